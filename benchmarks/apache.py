@@ -23,8 +23,14 @@ from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 
 TICKS = os.sysconf("SC_CLK_TCK")
-JVM = ["-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
-       "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"]  # fmt: skip
+JVM = [
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+]
 
 
 def lack() -> str | None:

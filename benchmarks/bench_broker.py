@@ -248,8 +248,12 @@ def produce(served: Served, topic: str, size: int, total_mb: int) -> Moved:
         frame = produce_frame(topic, i, batch)
         return lambda: clients[i].pipeline(frame, count, depth)
 
-    return moving(served, clients, [work(i) for i in range(connections)],
-                  lambda: connections * count * len(batch))  # fmt: skip
+    return moving(
+        served,
+        clients,
+        [work(i) for i in range(connections)],
+        lambda: connections * count * len(batch),
+    )
 
 
 def fetch(served: Served, topic: str, size: int, total_mb: int) -> Moved:

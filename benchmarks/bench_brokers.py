@@ -132,8 +132,9 @@ def bulk(sheet: Sheet, served: dict[str, Served], amount: Amount, loop_mb: float
             sheet.put(who, what, max(run.mb_s for run in runs), "MB/s", targets[what])
             sheet.put(who, f"{what}, median", median(run.mb_s for run in runs), "MB/s")
             sheet.put(who, f"{what}, broker's CPU", min(run.cpu_gb for run in runs), "s/GB")
-            sheet.put(who, f"{what}, its busiest thread", min(run.busiest_gb for run in runs),
-                      "s/GB")  # fmt: skip
+            sheet.put(
+                who, f"{what}, its busiest thread", min(run.busiest_gb for run in runs), "s/GB"
+            )
     beside_bulk(sheet, served, amount)
 
 
@@ -265,8 +266,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
         loop_mb = loopback()
         disk, flushed = plain_disk(directory)
-    print(f"plain loopback {loop_mb:.0f} MB/s; plain file, not flushed / flushed {disk:.0f} / "
-          f"{flushed:.0f} MB/s")  # fmt: skip
+    print(
+        f"plain loopback {loop_mb:.0f} MB/s; plain file, not flushed / flushed {disk:.0f} / "
+        f"{flushed:.0f} MB/s"
+    )
     why = "--no-apache" if args.no_apache else apache.lack()
     if why:
         sheet.notes.append(f"SKIPPED: Apache Kafka: {why}")

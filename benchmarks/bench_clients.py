@@ -42,15 +42,20 @@ CASES: list[Case] = [
 RECORDS = 4_000_000
 """Of 100 bytes; a fifth of 1 KB."""
 CONSUME = {
-    "confluent_tuned": ("confluent-kafka", 0.3), "kohort_arrow": ("poll_arrow", 1.0),
-    "kohort_records": ("poll", 1.0), "aiokafka_getmany": ("aiokafka", 0.05),
+    "confluent_tuned": ("confluent-kafka", 0.3),
+    "kohort_arrow": ("poll_arrow", 1.0),
+    "kohort_records": ("poll", 1.0),
+    "aiokafka_getmany": ("aiokafka", 0.05),
     "kafka_python_poll": ("kafka-python", 0.02),
-}  # fmt: skip
+}
 """Client -> its title, and how much of what there is it reads."""
 PRODUCE = {
-    "confluent": ("confluent-kafka", 1.0), "arrow": ("produce_arrow", 2.0), "send": ("send", 1.0),
-    "aiokafka": ("aiokafka", 0.3), "kafka-python": ("kafka-python", 0.3),
-}  # fmt: skip
+    "confluent": ("confluent-kafka", 1.0),
+    "arrow": ("produce_arrow", 2.0),
+    "send": ("send", 1.0),
+    "aiokafka": ("aiokafka", 0.3),
+    "kafka-python": ("kafka-python", 0.3),
+}
 """Client -> its title, and its part of `bench_produce.COUNTS`."""
 ONCE = {"aiokafka_getmany", "kafka_python_poll", "aiokafka", "kafka-python"}
 """Clients that run once, however often the others do."""

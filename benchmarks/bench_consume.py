@@ -29,8 +29,13 @@ from collections.abc import Callable, Iterator
 from benchmarks.load import embedded, memory_mb
 
 CASES = [(100, "none"), (100, "lz4"), (100, "zstd"), (1000, "none"), (1000, "lz4"), (1000, "zstd")]
-QUICK = [(100, "none", 1), (100, "none", 100), (100, "lz4", 100), (100, "zstd", 100),
-         (1000, "none", 100)]  # fmt: skip
+QUICK = [
+    (100, "none", 1),
+    (100, "none", 100),
+    (100, "lz4", 100),
+    (100, "zstd", 100),
+    (1000, "none", 100),
+]
 QUICK_CLIENTS = {"confluent_tuned", "kohort_arrow", "kohort_records", "aiokafka", "kafka_python"}
 LEAST = 40_000  # the first poll, which is not timed, may return 10,000
 Count = Callable[[], Iterator[int]]
@@ -151,8 +156,9 @@ def assign_all(consumer, topic: str) -> None:
 def confluent(bootstrap: str, topic: str, **tuned: object) -> Iterator[int]:
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench",
-                         "enable.auto.commit": False, **tuned})  # fmt: skip
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **tuned}
+    )
     consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions_of(topic))])
     while True:
         records = consumer.consume(10_000, 1.0)

@@ -96,8 +96,11 @@ def idle_consumer() -> tuple[float, int]:
         address = broker.stdout.readline().split()[2]
         ran = subprocess.run(
             [sys.executable, "-c", IDLE, address],
-            env=environment(), stdout=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         kb, threads = ran.stdout.split()
         return float(kb), int(threads)
     finally:

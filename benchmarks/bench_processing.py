@@ -62,9 +62,12 @@ def run_app(
     from kohort import App
 
     app = App(
-        f"g-{time.time_ns()}", bootstrap_servers=bootstrap, retries="none", tasks=workers,
+        f"g-{time.time_ns()}",
+        bootstrap_servers=bootstrap,
+        retries="none",
+        tasks=workers,
         threads=workers,
-    )  # fmt: skip
+    )
     register(app)
     thread = threading.Thread(target=app.run, kwargs={"signals": False})
     thread.start()
@@ -175,9 +178,12 @@ def aiokafka_pool(
 
     async def main() -> None:
         consumer = AIOKafkaConsumer(
-            topic, bootstrap_servers=bootstrap, group_id=f"g-{time.time_ns()}",
-            auto_offset_reset="earliest", enable_auto_commit=False,
-        )  # fmt: skip
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=f"g-{time.time_ns()}",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
         queues: list[asyncio.Queue[Any]] = [asyncio.Queue(1_000) for _ in range(workers)]
 
         async def worker(queue: asyncio.Queue[Any]) -> None:
@@ -221,9 +227,11 @@ def faststream(wait: bool, workers: int = 1) -> Program:
         broker = KafkaBroker(bootstrap, logger=None)
 
         @broker.subscriber(
-            topic, group_id=f"g-{time.time_ns()}", auto_offset_reset="earliest",
+            topic,
+            group_id=f"g-{time.time_ns()}",
+            auto_offset_reset="earliest",
             max_workers=workers,
-        )  # fmt: skip
+        )
         async def handle(body: bytes) -> None:
             if wait:
                 await asyncio.sleep(WAIT_S)
@@ -318,9 +326,20 @@ def compare(given: argparse.Namespace, bootstrap: str) -> None:
             continue
         records = sizes[kind] // SLOW.get(name, 1)
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.bench_processing", "--measure", name, bootstrap,
-             topic_of(kind), str(records)], capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.bench_processing",
+                "--measure",
+                name,
+                bootstrap,
+                topic_of(kind),
+                str(records),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         if done.returncode:
             print(f"{name:<32} failed: {done.stderr[-500:]}")
             continue

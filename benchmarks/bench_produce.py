@@ -244,8 +244,10 @@ def forgetful() -> Iterator[str]:
     """The address of such a broker in a process of its own."""
     broker = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.bench_produce", "--serve-forgetful"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert broker.stdin is not None
     assert broker.stdout is not None
     try:
@@ -287,8 +289,13 @@ def one(
         return json.loads(done.stdout.splitlines()[-1])
 
 
-def table(brokers: Callable[[], AbstractContextManager[str]], title: str,
-          case: tuple[int, str, int], scale: float, names: Iterable[str]) -> None:  # fmt: skip
+def table(
+    brokers: Callable[[], AbstractContextManager[str]],
+    title: str,
+    case: tuple[int, str, int],
+    scale: float,
+    names: Iterable[str],
+) -> None:
     """The clients in one case."""
     size, codec, partitions = case
     print(

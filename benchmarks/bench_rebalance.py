@@ -85,9 +85,11 @@ def real(name: str, settings: dict[str, Any], partitions: int, served: Served) -
 
     def make() -> Consumer:
         consumer = Consumer(
-            bootstrap_servers=f"{served.address[0]}:{served.address[1]}", group_id=group,
-            auto_offset_reset="earliest", **settings,
-        )  # fmt: skip
+            bootstrap_servers=f"{served.address[0]}:{served.address[1]}",
+            group_id=group,
+            auto_offset_reset="earliest",
+            **settings,
+        )
         consumer.subscribe([topic])
         return consumer
 

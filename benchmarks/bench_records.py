@@ -222,8 +222,10 @@ def broker_checks() -> None:
         header = BatchHeader(batch)
         crc = nanoseconds(lambda b=batch, h=header: crc_matches(b, h), 1_000)
         walk = nanoseconds(lambda b=batch, h=header: check_produced(b, h), 1_000)
-        print(f"checked by a broker, {codec.name.lower():6} {len(batch):6} B: CRC {crc:5.1f} ns, "
-              f"records {walk:5.1f} ns a record")  # fmt: skip
+        print(
+            f"checked by a broker, {codec.name.lower():6} {len(batch):6} B: CRC {crc:5.1f} ns, "
+            f"records {walk:5.1f} ns a record"
+        )
 
 
 def main() -> None:

@@ -72,10 +72,12 @@ def member(served: Served) -> tuple[str, str, int]:
     group = f"small-{next(_numbers)}"
     metadata = encode_subscription(["small"], None, {}, -1, None)
     join = JoinGroupRequest(
-        group_id=group, session_timeout_ms=30_000, rebalance_timeout_ms=30_000,
+        group_id=group,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
-    )  # fmt: skip
+    )
     joined = decode_response(JoinGroupResponse, 3, ask(served.address, frame_of(join, 3)))[1]
     assert joined.error_code == 0, joined
     sync = SyncGroupRequest(
@@ -95,9 +97,13 @@ def heartbeat(served: Served) -> bytes:
 def consumer_heartbeat(served: Served) -> bytes:
     group, member_id = f"small-{next(_numbers)}", f"member-{next(_numbers)}-of-the-consumer-group"
     join = ConsumerGroupHeartbeatRequest(
-        group_id=group, member_id=member_id, member_epoch=0, rebalance_timeout_ms=30_000,
-        subscribed_topic_names=["small"], topic_partitions=[],
-    )  # fmt: skip
+        group_id=group,
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=["small"],
+        topic_partitions=[],
+    )
     answer = ask(served.address, frame_of(join, 1))
     joined = decode_response(ConsumerGroupHeartbeatResponse, 1, answer)[1]
     assert joined.error_code == 0, joined

@@ -106,9 +106,13 @@ def stream(spark: SparkSession, cluster: Cluster, work: Path) -> float:
 def pipeline(spark: SparkSession, cluster: Cluster, work: Path) -> float:
     """Seconds for all rows at the pace after the first batch: start-up is not counted."""
     made = Pipeline(
-        "bench", store=f"sqlite:///{work / 'bench.db'}", retries="5m", checkpoint=work / "bench",
-        bootstrap_servers=cluster.bootstrap, trigger="50ms",
-    )  # fmt: skip
+        "bench",
+        store=f"sqlite:///{work / 'bench.db'}",
+        retries="5m",
+        checkpoint=work / "bench",
+        bootstrap_servers=cluster.bootstrap,
+        trigger="50ms",
+    )
 
     @made.setup
     def tables(store: Any) -> None:

@@ -59,9 +59,11 @@ class Bench:
         """Seconds that a batch takes after the warm-ups, as Spark times its output."""
         checkpoint = tempfile.mkdtemp(dir=self.work)
         query = (
-            writer.queryName(name).option("checkpointLocation", checkpoint)
-            .trigger(processingTime="0 seconds").start()
-        )  # fmt: skip
+            writer.queryName(name)
+            .option("checkpointLocation", checkpoint)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
         done, pause = 0, threading.Event()
         for _ in range(int(TIMEOUT_S * 10)):
             done = (query.lastProgress or {}).get("batchId", -1)
@@ -114,16 +116,19 @@ def topics(bench: Bench, cluster: Cluster, connector: bool) -> None:
     theirs = 0.0
     if connector:
         writer = (
-            frame.writeStream.format("kafka").option("topic", "theirs")
+            frame.writeStream.format("kafka")
+            .option("topic", "theirs")
             .option("kafka.bootstrap.servers", cluster.bootstrap)
-        )  # fmt: skip
+        )
         theirs = bench.median_s(writer, "theirs")
         show("Spark's Kafka sink, at least once", TOPIC_ROWS, theirs)
     for compression in ("none", "lz4"):
         function = to_topic(
-            "ours", bootstrap_servers=cluster.bootstrap, compression=compression,
+            "ours",
+            bootstrap_servers=cluster.bootstrap,
+            compression=compression,
             query=f"ours-{compression}",
-        )  # fmt: skip
+        )
         ours = bench.median_s(frame.writeStream.foreachBatch(function), f"ours {compression}")
         show(f"to_topic, exactly once, {compression}", TOPIC_ROWS, ours, theirs)
         function.close()
@@ -145,9 +150,10 @@ def tables(bench: Bench, cluster: Cluster, url: str, jdbc: bool) -> None:
     measured(bench, frame, to_table(url, "ours", key=["k"]), "to_table, upsert", TABLE_ROWS, theirs)
     cluster.create_topic("both", partitions=PARTITIONS)
     topic = to_topic(
-        "both", bootstrap_servers=cluster.bootstrap,
+        "both",
+        bootstrap_servers=cluster.bootstrap,
         select=lambda f: f.selectExpr("CAST(k AS STRING) AS key", "text AS value"),
-    )  # fmt: skip
+    )
     both = to_outputs(to_table(url, "pair", key=["k"]), topic)
     measured(bench, frame, both, "to_table and to_topic", TABLE_ROWS)
     few = bench.frame(FEW_ROWS).selectExpr(*COLUMNS)

@@ -81,10 +81,13 @@ class Bench:
         for _ in range(WARM_UPS + RUNS):
             for name, action in sides.items():
                 taken[name].append(timed(action))
-        seconds, cpu = ({
-            name: statistics.median(run[part] for run in runs[WARM_UPS:])
-            for name, runs in taken.items()
-        } for part in (0, 1))  # fmt: skip
+        seconds, cpu = (
+            {
+                name: statistics.median(run[part] for run in runs[WARM_UPS:])
+                for name, runs in taken.items()
+            }
+            for part in (0, 1)
+        )
         million = rows / 1e6
         line = f"{what:26} ours {seconds['ours']:6.2f} s {cpu['ours'] / million:6.2f} CPU-s/M"
         if "theirs" in seconds:
@@ -130,9 +133,10 @@ def cpu_s() -> float:
         except OSError:
             continue
         stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    return sum(
-        ticks for pid, (_, ticks) in stats.items() if os.getpid() in ancestors(pid, stats)
-    ) / TICKS  # fmt: skip
+    return (
+        sum(ticks for pid, (_, ticks) in stats.items() if os.getpid() in ancestors(pid, stats))
+        / TICKS
+    )
 
 
 def ancestors(pid: int, stats: dict[int, tuple[int, int]]) -> Iterator[int]:
@@ -149,8 +153,9 @@ def batch(bench: Bench) -> None:
     bench.fill("rows", [b"%0100d" % n for n in range(1_000)])
     bench.compare(
         "batch, all columns",
-        lambda: noop(bench.read("kohort", "rows")), lambda: noop(bench.read("kafka", "rows")),
-    )  # fmt: skip
+        lambda: noop(bench.read("kohort", "rows")),
+        lambda: noop(bench.read("kafka", "rows")),
+    )
     bench.compare(
         "batch, key and value",
         lambda: noop(bench.read("kohort", "rows", columns="key,value")),
@@ -164,9 +169,11 @@ def stream(bench: Bench) -> None:
     def run(format_: str) -> float:
         frame = bench.stream(format_, "rows", maxOffsetsPerTrigger=str(ROWS // 4))
         query = (
-            frame.writeStream.format("noop").option("checkpointLocation", bench.directory())
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", bench.directory())
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         batches = [p for p in query.recentProgress if p["numInputRows"]][1:]
         spent_ms = sum(p["durationMs"]["triggerExecution"] for p in batches)
@@ -204,9 +211,12 @@ def json(bench: Bench) -> None:
 
     def pruned() -> None:
         frame = bench.read(
-            "kohort", "json", valueFormat="json", valueSchema="city STRING, amount DOUBLE",
+            "kohort",
+            "json",
+            valueFormat="json",
+            valueSchema="city STRING, amount DOUBLE",
             columns="value",
-        )  # fmt: skip
+        )
         frame.groupBy("value.city").sum("value.amount").collect()
 
     def theirs() -> None:
@@ -223,12 +233,23 @@ def avro(bench: Bench) -> None:
     target = java.JARS / "avro"
     with running() as registry:
         serde = AvroSerde(SchemaRegistry(registry.url), AVRO)
-        bench.fill("avro", [
-            serde.serialize("avro", {
-                "id": n, "user": f"user-{n % 97}", "amount": n * 0.37, "ok": n % 2 == 0,
-                "city": f"city{n % 50}", "ts": 1_700_000_000_000 + n,
-            }) for n in range(1_000)
-        ])  # fmt: skip
+        bench.fill(
+            "avro",
+            [
+                serde.serialize(
+                    "avro",
+                    {
+                        "id": n,
+                        "user": f"user-{n % 97}",
+                        "amount": n * 0.37,
+                        "ok": n % 2 == 0,
+                        "city": f"city{n % 50}",
+                        "ts": 1_700_000_000_000 + n,
+                    },
+                )
+                for n in range(1_000)
+            ],
+        )
 
         def ours() -> None:
             frame = bench.read(
@@ -253,9 +274,11 @@ def small(bench: Bench) -> None:
     def run(format_: str) -> float:
         frame = bench.stream(format_, "small")
         query = (
-            frame.writeStream.format("noop").option("checkpointLocation", bench.directory())
-            .trigger(processingTime="0 seconds").start()
-        )  # fmt: skip
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", bench.directory())
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
         pause = threading.Event()
         with Producer(bootstrap_servers=bench.cluster.bootstrap) as producer:
             for _ in range(SMALL_BATCHES):
@@ -269,9 +292,11 @@ def small(bench: Bench) -> None:
         return phases["triggerExecution"] / 1000
 
     bench.compare(
-        "small, ten rows (s)", lambda: run("kohort"), lambda: run("kafka"),
+        "small, ten rows (s)",
+        lambda: run("kohort"),
+        lambda: run("kafka"),
         rows=SMALL_ROWS * SMALL_BATCHES,
-    )  # fmt: skip
+    )
 
 
 def partitions(bench: Bench) -> None:
@@ -290,9 +315,14 @@ def partitions(bench: Bench) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    "batch": batch, "stream": stream, "sink": sink, "json": json, "avro": avro, "small": small,
+    "batch": batch,
+    "stream": stream,
+    "sink": sink,
+    "json": json,
+    "avro": avro,
+    "small": small,
     "partitions": partitions,
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -304,8 +334,9 @@ def main() -> None:
     jars = [*java.CONNECTOR.glob("*.jar"), *(java.JARS / "avro").glob("*.jar")]
     work = Path(tempfile.mkdtemp(prefix="kohort-bench-"))
     config: dict[str, Any] = {
-        "spark.driver.memory": "2g", "spark.jars": ",".join(map(str, jars)),
-    }  # fmt: skip
+        "spark.driver.memory": "2g",
+        "spark.jars": ",".join(map(str, jars)),
+    }
     try:
         with Cluster(request_log=0) as cluster:
             spark = session("kohort bench", master="local[2]", config=config)

@@ -64,8 +64,11 @@ def started(directory: str, bytecode: str, *options: str) -> Generator[Ready]:
     began = time.perf_counter()
     process = subprocess.Popen(
         [*command, "--data-dir", directory, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        text=True,
+    )
     assert process.stdout is not None
     try:
         host, _, port = process.stdout.readline().split()[2].rpartition(":")
@@ -151,8 +154,10 @@ def main() -> None:
         print(f"ready {1e3 * wall:.0f} ms, {1e3 * cpu:.0f} ms CPU, {memory:.0f} MB")
     ending = signal.SIGKILL if args.kill else signal.SIGTERM
     how = "killed" if args.kill else "ended"
-    print(f"{'partitions':>10} {'filled s':>9} {how + ' s':>9} {'ready s':>8} {'CPU s':>6} "
-          f"{'MB':>5} {'descriptors':>12}")  # fmt: skip
+    print(
+        f"{'partitions':>10} {'filled s':>9} {how + ' s':>9} {'ready s':>8} {'CPU s':>6} "
+        f"{'MB':>5} {'descriptors':>12}"
+    )
     for size in args.sizes:
         found = many(size, args.durability, ending)
         print(

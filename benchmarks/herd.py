@@ -56,8 +56,16 @@ class Member(ABC):
     """One connection; `round` is the generation, or epoch, whose assignment it has."""
 
     __slots__ = (
-        "asked", "beat", "beat_s", "data", "due", "herd", "member_id", "round", "socket",
-    )  # fmt: skip
+        "asked",
+        "beat",
+        "beat_s",
+        "data",
+        "due",
+        "herd",
+        "member_id",
+        "round",
+        "socket",
+    )
 
     def __init__(self, herd: Herd) -> None:
         self.herd = herd
@@ -264,9 +272,11 @@ class ClassicMember(Member):
         assert joined.error_code == 0, joined
         self.generation = joined.generation_id
         sync = SyncGroupRequest(
-            group_id=self.herd.group, generation_id=self.generation, member_id=self.member_id,
+            group_id=self.herd.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
             assignments=self.herd.plan([each.member_id for each in joined.members]),
-        )  # fmt: skip
+        )
         self.ask(_frame(sync, SYNC), self._synced)
 
     def _synced(self, answer: bytes) -> None:
@@ -305,10 +315,12 @@ class ClassicHerd(Herd):
         super().__init__(address, topic, partitions, beat_s)
         metadata = encode_subscription([topic], None, {}, -1, None)
         self.join = JoinGroupRequest(
-            group_id=self.group, session_timeout_ms=30_000, rebalance_timeout_ms=60_000,
+            group_id=self.group,
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=60_000,
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
-        )  # fmt: skip
+        )
 
     def new_member(self) -> Member:
         return ClassicMember(self)
@@ -336,10 +348,13 @@ class ConsumerMember(Member):
         """The answer to `beat` that says nothing new."""
         self.member_id = f"member-{next(_numbers):030d}"
         request = ConsumerGroupHeartbeatRequest(
-            group_id=self.herd.group, member_id=self.member_id, rebalance_timeout_ms=60_000,
-            subscribed_topic_names=[self.herd.topic], topic_partitions=[],
+            group_id=self.herd.group,
+            member_id=self.member_id,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[self.herd.topic],
+            topic_partitions=[],
             server_assignor="uniform",
-        )  # fmt: skip
+        )
         self.ask(_frame(request, CONSUMER_BEAT), self.heard)
 
     def heard(self, answer: bytes) -> None:
@@ -378,9 +393,11 @@ class ConsumerMember(Member):
             else []
         )
         request = ConsumerGroupHeartbeatRequest(
-            group_id=self.herd.group, member_id=self.member_id, member_epoch=self.epoch,
+            group_id=self.herd.group,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
             topic_partitions=owned,
-        )  # fmt: skip
+        )
         self.ask(_frame(request, CONSUMER_BEAT), self.heard)
 
     def goodbye(self) -> bytes:

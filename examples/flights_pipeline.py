@@ -96,20 +96,43 @@ def flights(joined: DataFrame) -> DataFrame:
     """A row for each flight."""
     return joined.select(
         F.date_format("time_hour", HOUR).alias("time_hour"),
-        "carrier", "flight", "origin", "dest", "dest_name", "tailnum", "model", "seats", "temp",
-        "wind_speed", "visib", "sched_dep_time", "dep_delay", "arr_delay", "air_time", "distance",
+        "carrier",
+        "flight",
+        "origin",
+        "dest",
+        "dest_name",
+        "tailnum",
+        "model",
+        "seats",
+        "temp",
+        "wind_speed",
+        "visib",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_delay",
+        "air_time",
+        "distance",
         pipeline.attempt().alias("attempt"),
         F.current_timestamp().cast("double").alias("loaded_at"),
-    )  # fmt: skip
+    )
 
 
 @pipeline.topic("departures", key=("carrier", "flight", "origin", "time_hour"))
 def departures(joined: DataFrame) -> DataFrame:
     """The same for whoever listens."""
     return joined.select(
-        "time_hour", "carrier", "flight", "origin", "dest", "dest_name", "model", "dep_delay",
-        "temp", "wind_speed", "visib",
-    )  # fmt: skip
+        "time_hour",
+        "carrier",
+        "flight",
+        "origin",
+        "dest",
+        "dest_name",
+        "model",
+        "dep_delay",
+        "temp",
+        "wind_speed",
+        "visib",
+    )
 
 
 @pipeline.step
@@ -131,10 +154,12 @@ def delays_by_hour(delays: DataFrame) -> DataFrame:
         .groupBy(hours, "origin")
         .agg(F.count("*").alias("flights"), F.sum("dep_delay").alias("dep_delay_sum"))
         .select(
-            "origin", F.date_format("window.start", HOUR).alias("hour"), "flights",
+            "origin",
+            F.date_format("window.start", HOUR).alias("hour"),
+            "flights",
             F.coalesce("dep_delay_sum", F.lit(0)).alias("dep_delay_sum"),
         )
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

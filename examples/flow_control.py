@@ -18,9 +18,11 @@ def by_priority(
     """Records of `bulk` only while nothing of `urgent` is left; until `work` returns False."""
     first = Priorities([[urgent], [bulk]])
     with Consumer(
-        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
         max_poll_records=10,
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         consumer.subscribe([urgent, bulk])
         going = True
         while going:
@@ -35,9 +37,11 @@ def together(
     """Two streams to be joined, never more than `bound_ms` of record time apart."""
     bound = Together([left, right], bound_ms)
     with Consumer(
-        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
         max_poll_records=10,
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         consumer.subscribe([left, right])
         going = True
         while going:

@@ -70,13 +70,19 @@ def pytest_collection_finish() -> None:
 
 
 LONGEST_FIRST = (
-    "tests/spark/", "tests/e2e/test_interop_consumer_protocol.py",
-    "tests/e2e/test_interop_failures.py", "tests/demo/test_flights_kill.py",
-    "tests/processing/test_exact_kills.py", "tests/e2e/test_interop_groups.py",
-    "tests/cli/test_docs.py", "tests/e2e/test_crash_points.py", "tests/cli/common/test_process.py",
-    "tests/e2e/test_interop_transactions.py", "tests/processing/test_docs.py",
+    "tests/spark/",
+    "tests/e2e/test_interop_consumer_protocol.py",
+    "tests/e2e/test_interop_failures.py",
+    "tests/demo/test_flights_kill.py",
+    "tests/processing/test_exact_kills.py",
+    "tests/e2e/test_interop_groups.py",
+    "tests/cli/test_docs.py",
+    "tests/e2e/test_crash_points.py",
+    "tests/cli/common/test_process.py",
+    "tests/e2e/test_interop_transactions.py",
+    "tests/processing/test_docs.py",
     "tests/broker/apis/test_hostile.py",
-)  # fmt: skip
+)
 """What takes longest, by measured time; those with a JVM apart, so that not all of them begin at
 once. Whatever is slow and not named here comes next."""
 

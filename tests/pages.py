@@ -106,10 +106,14 @@ class Shell:
             return self.run_here(shlex.split(command)[1:])
         ends = _UNTIL.fullmatch(command)
         with subprocess.Popen(
-            ["bash", "-c", f"exec {ends[1]}" if ends else command], cwd=self.directory,
-            env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ["bash", "-c", f"exec {ends[1]}" if ends else command],
+            cwd=self.directory,
+            env=self.env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        ) as process:  # fmt: skip
+        ) as process:
             try:
                 told = self.until_committed(process, retry_topics=ends[2] == "done") if ends else ""
                 out, _ = process.communicate(timeout=TIMEOUT_S)
@@ -127,11 +131,10 @@ class Shell:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("KOHORT_")}
         environ |= {k: v for k, v in self.env.items() if k.startswith("KOHORT_")}
         with (
-            contextlib.chdir(self.directory), mock.patch.dict(os.environ, environ, clear=True),
-            mock.patch.multiple(
-                sys, stdout=out, stderr=out, stdin=io.TextIOWrapper(io.BytesIO())
-            ),
-        ):  # fmt: skip
+            contextlib.chdir(self.directory),
+            mock.patch.dict(os.environ, environ, clear=True),
+            mock.patch.multiple(sys, stdout=out, stderr=out, stdin=io.TextIOWrapper(io.BytesIO())),
+        ):
             code = invoke(app, words)
         for handler in set(logging.getLogger().handlers) - set(handlers):
             logging.getLogger().removeHandler(handler)  # it writes to what is closed by then
@@ -174,9 +177,13 @@ class Shell:
     def ready_line(self, command: str) -> str:
         """The first line of a command that goes on; it is ended then."""
         with subprocess.Popen(
-            ["bash", "-c", f"exec {command}"], cwd=self.directory, env=self.env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        ) as process:  # fmt: skip
+            ["bash", "-c", f"exec {command}"],
+            cwd=self.directory,
+            env=self.env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
             process.terminate()
@@ -210,9 +217,11 @@ class Shell:
     @contextmanager
     def users(self) -> Iterator[None]:
         with Cluster(
-            users={"admin": "admins-word"}, security_protocol="SASL_PLAINTEXT", acls=True,
+            users={"admin": "admins-word"},
+            security_protocol="SASL_PLAINTEXT",
+            acls=True,
             super_users=("User:admin",),
-        ) as cluster:  # fmt: skip
+        ) as cluster:
             self.env["KOHORT_BOOTSTRAP_SERVERS"] = cluster.bootstrap
             yield
         self.env["KOHORT_BOOTSTRAP_SERVERS"] = self.cluster.bootstrap
@@ -220,9 +229,13 @@ class Shell:
     @contextmanager
     def member(self, group: str, topic: str, protocol: str = "classic") -> Iterator[None]:
         with Consumer(
-            bootstrap_servers=self.cluster.bootstrap, group_id=group, client_id="audit-1",
-            auto_offset_reset="earliest", enable_auto_commit=False, group_protocol=protocol,
-        ) as consumer:  # fmt: skip
+            bootstrap_servers=self.cluster.bootstrap,
+            group_id=group,
+            client_id="audit-1",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            group_protocol=protocol,
+        ) as consumer:
             consumer.subscribe([topic])
             while len(consumer.assignment()) < 3:
                 consumer.poll(0.2)

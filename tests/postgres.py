@@ -56,9 +56,19 @@ class PostgresServer:
             self._quiet["user"] = pwd.getpwnam("nobody").pw_uid
         self._process: subprocess.Popen[bytes] | None = None
         made = subprocess.run(
-            [program("initdb") or "", "-D", str(self.data), "-A", "trust", "-U", "kohort",
-             "--no-sync"], stderr=subprocess.PIPE, **self._quiet,
-        )  # fmt: skip
+            [
+                program("initdb") or "",
+                "-D",
+                str(self.data),
+                "-A",
+                "trust",
+                "-U",
+                "kohort",
+                "--no-sync",
+            ],
+            stderr=subprocess.PIPE,
+            **self._quiet,
+        )
         assert not made.returncode, made.stderr.decode()
         self.start()
 
@@ -73,10 +83,24 @@ class PostgresServer:
         """Start it, and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [program("postgres") or "", "-D", str(self.data), "-h", "127.0.0.1",
-                 "-p", str(self.port), "-k", str(self.directory), "-c", "fsync=off",
-                 "-c", "max_connections=300"], stderr=log, **self._quiet,
-            )  # fmt: skip
+                [
+                    program("postgres") or "",
+                    "-D",
+                    str(self.data),
+                    "-h",
+                    "127.0.0.1",
+                    "-p",
+                    str(self.port),
+                    "-k",
+                    str(self.directory),
+                    "-c",
+                    "fsync=off",
+                    "-c",
+                    "max_connections=300",
+                ],
+                stderr=log,
+                **self._quiet,
+            )
         until = time.monotonic() + PATIENCE_S
         while self._process.poll() is None and time.monotonic() < until:
             try:

@@ -67,28 +67,48 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.console",),
     ("kohort.cli.common",),
     (
-        "kohort.cli.acl", "kohort.cli.app", "kohort.cli.broker", "kohort.cli.config",
-        "kohort.cli.cluster", "kohort.cli.completion",
-        "kohort.cli.console", "kohort.cli.demo", "kohort.cli.dlq",
+        "kohort.cli.acl",
+        "kohort.cli.app",
+        "kohort.cli.broker",
+        "kohort.cli.config",
+        "kohort.cli.cluster",
+        "kohort.cli.completion",
+        "kohort.cli.console",
+        "kohort.cli.demo",
+        "kohort.cli.dlq",
         "kohort.cli.doctor",
-        "kohort.cli.faults", "kohort.cli.group", "kohort.cli.pipeline", "kohort.cli.records",
-        "kohort.cli.profile", "kohort.cli.retry",
-        "kohort.cli.simulate", "kohort.cli.topic", "kohort.cli.transaction", "kohort.cli.user",
+        "kohort.cli.faults",
+        "kohort.cli.group",
+        "kohort.cli.pipeline",
+        "kohort.cli.records",
+        "kohort.cli.profile",
+        "kohort.cli.retry",
+        "kohort.cli.simulate",
+        "kohort.cli.topic",
+        "kohort.cli.transaction",
+        "kohort.cli.user",
         "kohort.cli.verifiable",
     ),
     ("kohort.cli",),
     ("kohort",),
-)  # fmt: skip
+)
 """Lowest first. A folder imports only from layers before its own."""
 
 ANYWHERE = {"kohort.testing"}
 """It may import everything; only `kohort.cli` and users import it."""
 
 PURE = (
-    "kohort.wire", "kohort.records", "kohort.sasl", "kohort.group", "kohort.transactions",
-    "kohort.client.consumer.plan", "kohort.client.producer.plan", "kohort.processing.engine",
-    "kohort.observe", "kohort.console.views",
-)  # fmt: skip
+    "kohort.wire",
+    "kohort.records",
+    "kohort.sasl",
+    "kohort.group",
+    "kohort.transactions",
+    "kohort.client.consumer.plan",
+    "kohort.client.producer.plan",
+    "kohort.processing.engine",
+    "kohort.observe",
+    "kohort.console.views",
+)
 """They decide: no sockets, threads, clocks or randomness."""
 SHELLS_IN_PURE_FOLDERS = {
     "kohort.client.producer.plan.fast_send",  # a lock: `send` runs on the caller's thread

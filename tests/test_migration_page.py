@@ -38,8 +38,10 @@ def test_what_is_ours_runs_as_it_stands(cluster: Cluster, number: int) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout
 

@@ -46,8 +46,11 @@ class Program:
         code = blocks_of(README, "python")[number].replace("localhost:9092", cluster.bootstrap)
         self.process = subprocess.Popen(
             [sys.executable, "-c", CTRL_C + code],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(cluster),
+        )
         self.lines: SimpleQueue[str] = SimpleQueue()
         self.warnings: SimpleQueue[str] = SimpleQueue()
         pipes = ((self.process.stdout, self.lines), (self.process.stderr, self.warnings))
@@ -128,8 +131,11 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
         def kohort(*arguments: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [sys.executable, "-m", "kohort", *arguments],
-                capture_output=True, text=True, env=environment(cluster), timeout=TIMEOUT_S,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                env=environment(cluster),
+                timeout=TIMEOUT_S,
+            )
 
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             producer.send("payments", b'{"amount": -1}')
@@ -180,8 +186,9 @@ def test_the_readme_has_no_relative_links() -> None:
     """PyPI shows it without the repository."""
     links = re.findall(r"\]\(([^)\s]+)\)", README.read_text())
     assert [link for link in links if not link.startswith("https://")] == []
-    picture = re.search(r"!\[[^\]]+\]\(https://raw.githubusercontent.com/[\w-]+/\w+/main/(.+)\)",
-                        README.read_text())  # fmt: skip
+    picture = re.search(
+        r"!\[[^\]]+\]\(https://raw.githubusercontent.com/[\w-]+/\w+/main/(.+)\)", README.read_text()
+    )
     assert picture is not None
     assert (ROOT / picture[1]).exists()
 

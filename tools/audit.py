@@ -45,10 +45,22 @@ def main() -> int:
         pip = [HOME / "bin" / "python", "-m", "pip", "install", "-q", "uv>=0.5", "pip-audit>=2.9"]
         subprocess.run(pip, check=True)
     compiled = subprocess.run(
-        [HOME / "bin" / "uv", "pip", "compile", "--quiet", "--all-extras", "--python-version",
-         "3.11", "--generate-hashes", "pyproject.toml"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+        [
+            HOME / "bin" / "uv",
+            "pip",
+            "compile",
+            "--quiet",
+            "--all-extras",
+            "--python-version",
+            "3.11",
+            "--generate-hashes",
+            "pyproject.toml",
+        ],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     wrong = False
     for name in needed(compiled):
         try:

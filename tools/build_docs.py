@@ -30,8 +30,9 @@ def fetch(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [sys.executable, "-c", NPM, "pack", "--silent", package, "--pack-destination", folder],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         (archive,) = Path(folder).glob("*.tgz")
         with tarfile.open(archive) as packed:
             file = packed.extractfile(path)

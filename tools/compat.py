@@ -110,9 +110,13 @@ def run_one(
         if options.debug:
             environment["TEST_DEBUG"] = options.debug
         process = subprocess.Popen(
-            ["nice", "./test-runner", *flags], cwd=suite / "tests", env=environment,
-            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            ["nice", "./test-runner", *flags],
+            cwd=suite / "tests",
+            env=environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             process.wait(TIME_LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -65,9 +65,12 @@ def build() -> Path:
 def go(*words: str) -> str:
     """What a command of go's says; raises NotBuildable with the end of what it says else."""
     done = subprocess.run(
-        ["go", *words], cwd=SOURCE, capture_output=True, text=True,
+        ["go", *words],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
         env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
-    )  # fmt: skip
+    )
     if done.returncode:
         raise NotBuildable(f"go {words[0]} failed:\n{done.stderr[-2000:]}")
     return done.stdout.strip()
@@ -93,11 +96,18 @@ def run_one(program: Path, package: Path, name: str) -> list[Result]:
     with running_broker(logins, log.with_suffix(".broker.log")) as bootstrap, log.open("w") as out:
         process = subprocess.Popen(
             [
-                str(program), "-test.v", "-test.timeout", f"{TIME_LIMIT_S}s",
-                "-test.run", f"^{name.removesuffix(CHAOS)}$",
+                str(program),
+                "-test.v",
+                "-test.timeout",
+                f"{TIME_LIMIT_S}s",
+                "-test.run",
+                f"^{name.removesuffix(CHAOS)}$",
             ],
-            cwd=package, env=environment_of(name, bootstrap), stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=package,
+            env=environment_of(name, bootstrap),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
         try:
             process.wait(TIME_LIMIT_S + 30)
         finally:

@@ -47,11 +47,26 @@ def running_broker(settings: tuple[str, ...], log: Path) -> Iterator[str]:
     """
     with tempfile.TemporaryDirectory(prefix="kohort-compat-") as directory:
         words = [
-            sys.executable, "-m", "kohort", "broker", "run", "--port", "0",
-            "--nodes", str(NODES), "--racks", RACKS, "--partitions", "4", "--data-dir", directory,
-            "-X", "replica.selector.class=RackAwareReplicaSelector",
-            "-X", f"group.initial.rebalance.delay.ms={INITIAL_DELAY_MS}",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "kohort",
+            "broker",
+            "run",
+            "--port",
+            "0",
+            "--nodes",
+            str(NODES),
+            "--racks",
+            RACKS,
+            "--partitions",
+            "4",
+            "--data-dir",
+            directory,
+            "-X",
+            "replica.selector.class=RackAwareReplicaSelector",
+            "-X",
+            f"group.initial.rebalance.delay.ms={INITIAL_DELAY_MS}",
+        ]
         for setting in settings:
             words += ["-X", setting]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}

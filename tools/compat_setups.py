@@ -104,20 +104,50 @@ def make_keys(keys: Path) -> None:
     (keys / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
     for name, hidden in ((BROKER, ("-nodes",)), (CLIENT, ("-passout", f"pass:{PASSWORD}"))):
         openssl(
-            "req", "-newkey", "rsa:2048", *hidden, "-keyout", f"{name}.key",
-            "-out", f"{name}.csr", "-subj", f"/CN={name}",
-        )  # fmt: skip
+            "req",
+            "-newkey",
+            "rsa:2048",
+            *hidden,
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.csr",
+            "-subj",
+            f"/CN={name}",
+        )
         openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-out", f"{name}.pem", "-days", "30", "-extfile", "names",
-        )  # fmt: skip
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-out",
+            f"{name}.pem",
+            "-days",
+            "30",
+            "-extfile",
+            "names",
+        )
     for name in (CA, CLIENT):
         openssl("x509", "-in", f"{name}.pem", "-outform", "der", "-out", f"{name}.der")
     secret = ("-passin", f"pass:{PASSWORD}", "-passout", f"pass:{PASSWORD}")
     openssl(
-        "pkcs12", "-export", "-in", "client.pem", "-inkey", "client.key", "-certfile", "ca.pem",
-        "-out", "client.p12", *secret,
-    )  # fmt: skip
+        "pkcs12",
+        "-export",
+        "-in",
+        "client.pem",
+        "-inkey",
+        "client.key",
+        "-certfile",
+        "ca.pem",
+        "-out",
+        "client.p12",
+        *secret,
+    )
     (keys / "all_cas.pem").write_text(
         (keys / "ca.pem").read_text() + (keys / "unused.pem").read_text()
     )

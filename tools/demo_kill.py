@@ -83,10 +83,13 @@ def _outputs(limit: int | None, loaded: int) -> dict[str, Any]:
     return {
         "flights": {"rows": loaded},
         "delays_by_hour": {
-            "groups": len(hours), "flights": loaded, "dep_delay_sum": minutes, "mismatches": 0
+            "groups": len(hours),
+            "flights": loaded,
+            "dep_delay_sum": minutes,
+            "mismatches": 0,
         },
         "departures": {"records": loaded, "duplicates": 0},
-    }  # fmt: skip
+    }
 
 
 def command(
@@ -172,9 +175,15 @@ def main() -> int:
     print(f"seed {args.seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="kohort-demo-kill-")) / "run"
     report = run_with_kills(
-        directory, seed=args.seed, kills=args.kills, longest_s=args.longest, limit=args.limit,
-        retries=args.retries, handlers=args.handlers, say=lambda text: print(text, flush=True),
-    )  # fmt: skip
+        directory,
+        seed=args.seed,
+        kills=args.kills,
+        longest_s=args.longest,
+        limit=args.limit,
+        retries=args.retries,
+        handlers=args.handlers,
+        say=lambda text: print(text, flush=True),
+    )
     wanted = expected(args.limit, handlers=args.handlers)
     wrong = {key: (report[key], value) for key, value in wanted.items() if report[key] != value}
     for key, (found, value) in wrong.items():

@@ -176,9 +176,13 @@ def fetching() -> Figure:
     """Where a consumer is in a partition."""
     f = Figure("fetching", "A consumer's offsets in one partition, and its fetch loop", 780, 330)
     f.text(20, 28, "one partition", bold=True)
-    spans = [(20, 260, "done", "green"), (260, 340, "in progress", "orange"),
-             (340, 500, "fetched ahead", "blue"), (500, 640, "not fetched yet", "line"),
-             (640, 750, "not replicated", "line")]  # fmt: skip
+    spans = [
+        (20, 260, "done", "green"),
+        (260, 340, "in progress", "orange"),
+        (340, 500, "fetched ahead", "blue"),
+        (500, 640, "not fetched yet", "line"),
+        (640, 750, "not replicated", "line"),
+    ]
     for start, end, words, colour in spans:
         f.box(start, 60, end - start, 40, words, colour, full=True)
     for x, words, anchor in (
@@ -199,8 +203,12 @@ def fetching() -> Figure:
     f.arrow(590, 248, 462, 248, "batches")
     f.arrow(460, 274, 588, 274)
     f.text(525, 294, "next fetch, early", "middle", "soft")
-    f.text(20, 318, "The next request is on its way while your code works on the last answer.",
-           colour="soft")  # fmt: skip
+    f.text(
+        20,
+        318,
+        "The next request is on its way while your code works on the last answer.",
+        colour="soft",
+    )
     return f
 
 
@@ -212,8 +220,12 @@ def retries() -> Figure:
     f.box(600, 60, 170, 46, "done: offset\ncommitted", "green", full=True)
     f.arrow(150, 83, 238, 83, "record")
     f.arrow(380, 83, 598, 83, "succeeds")
-    f.text(20, 36, "A failed record leaves its partition. The records behind it go on at once.",
-           bold=True)  # fmt: skip
+    f.text(
+        20,
+        36,
+        "A failed record leaves its partition. The records behind it go on at once.",
+        bold=True,
+    )
     names = ("5m", "30m", "1h")
     for n, name in enumerate(names):
         f.box(150 + n * 155, 170, 130, 46, f"retry topic\n{name}", "orange", full=True)
@@ -229,8 +241,12 @@ def retries() -> Figure:
     f.line(705, 216, 705, 290)
     f.line(705, 290, 640, 290)
     f.line(85, 290, 85, 112)
-    f.text(150, 260, "each retry topic keeps a record until it is due, then the handler runs again",
-           colour="soft")  # fmt: skip
+    f.text(
+        150,
+        260,
+        "each retry topic keeps a record until it is due, then the handler runs again",
+        colour="soft",
+    )
     return f
 
 
@@ -244,9 +260,13 @@ def exactly_once() -> Figure:
     f.box(450, 40, 310, 190, "", "green", dashed=True)
     f.text(605, 32, "one database transaction", "middle", "green", bold=True)
     for n, words in enumerate(
-        ("rows of your table", "ledger: outcome of each record", "offsets the batch has read",
-         "batch number 42")
-    ):  # fmt: skip
+        (
+            "rows of your table",
+            "ledger: outcome of each record",
+            "offsets the batch has read",
+            "batch number 42",
+        )
+    ):
         f.box(470, 54 + n * 43, 270, 34, words, "green", full=True)
     f.text(20, 258, "A crash before the commit leaves nothing; Spark runs batch 42 again.")
     f.text(

@@ -46,15 +46,26 @@ def fetch(pom: Path, target: Path, what: str, size: str) -> bool:
         return True
     for program, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
         if shutil.which(program) is None:
-            print(f"==> SKIPPED: {what}: {program} is not installed "
-                  f"(Debian: apt-get install {package})")  # fmt: skip
+            print(
+                f"==> SKIPPED: {what}: {program} is not installed "
+                f"(Debian: apt-get install {package})"
+            )
             return False
     print(f"==> fetching {what} from Maven Central ({size}, once)", flush=True)
     shutil.rmtree(target, ignore_errors=True)
     fetched = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
-         f"-DoutputDirectory={target}"], capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={target}",
+        ],
+        capture_output=True,
+        text=True,
+    )
     if fetched.returncode:
         print(f"==> SKIPPED: {what}: Maven could not fetch them:\n{fetched.stdout[-2000:]}")
         return False

@@ -53,8 +53,12 @@ def build(directory: Path) -> Path:
     if (suite / "tests" / "test-runner").exists():
         return suite
     needed = {
-        "npm": "npm", "cc": "gcc", "c++": "g++", "make": "make", "bash": "bash",
-    }  # fmt: skip
+        "npm": "npm",
+        "cc": "gcc",
+        "c++": "g++",
+        "make": "make",
+        "bash": "bash",
+    }
     for program, package in needed.items():
         if shutil.which(program) is None:
             raise NotBuildable(f"{program} is not installed (Debian: apt-get install {package})")

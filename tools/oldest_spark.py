@@ -17,10 +17,13 @@ from set_up import Environment
 OLDEST = "4.2.0"
 HOME = ROOT / "build" / f"pyspark-{OLDEST}"
 CORE = (
-    "tests/spark/test_source.py", "tests/spark/test_sink.py", "tests/spark/test_pipeline.py",
-    "tests/spark/test_health.py", "tests/spark/outputs/test_outputs.py",
+    "tests/spark/test_source.py",
+    "tests/spark/test_sink.py",
+    "tests/spark/test_pipeline.py",
+    "tests/spark/test_health.py",
+    "tests/spark/outputs/test_outputs.py",
     "tests/spark/outputs/test_files.py",
-)  # fmt: skip
+)
 
 
 def main() -> int:

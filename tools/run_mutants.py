@@ -62,9 +62,16 @@ class Mutant:
             first, last = map(int, rest[0].split("-"))
             command = "run" if kind == "seeds" else "system"
             yield [
-                "kohort", "simulate", command, "--first", str(first),
-                "--seeds", str(last - first + 1), "--no-shrink", *rest[1:],
-            ]  # fmt: skip
+                "kohort",
+                "simulate",
+                command,
+                "--first",
+                str(first),
+                "--seeds",
+                str(last - first + 1),
+                "--no-shrink",
+                *rest[1:],
+            ]
         elif kind == "test":
             yield ["pytest", "-x", "-q", "-p", "no:cacheprovider", *rest]
         else:
@@ -106,8 +113,11 @@ def apply(mutant: Mutant, where: Path, *options: str) -> str | None:
     """Apply a patch, with one line around each change as it was; what went wrong, or None."""
     ran = subprocess.run(
         ["git", "apply", "-C1", *options, str(mutant.path)],
-        cwd=where, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return None if ran.returncode == 0 else ran.stderr.strip()
 
 
@@ -121,8 +131,11 @@ def compiled(mutant: Mutant, where: Path) -> str | None:
             shutil.copytree(built, where / built.relative_to(ROOT))
     ran = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-        cwd=where, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return None if ran.returncode == 0 else f"it cannot be compiled:\n{ran.stderr[-2_000:]}"
 
 
@@ -130,9 +143,13 @@ def run(command: list[str], where: Path) -> tuple[int, set[str], str]:
     """Exit code (0, or CHECK_FAILED), broken invariants and output of a run over a copy of src."""
     ran = subprocess.run(
         [sys.executable, "-m", *command],
-        cwd=where, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        cwd=where,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
         env={**os.environ, "PYTHONPATH": str(where / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+    )
     output = ran.stdout + ran.stderr
     if command[0] == "pytest" and ran.returncode == TEST_FAILED:
         return CHECK_FAILED, {TEST}, output

@@ -26,14 +26,23 @@ COVERAGE = BUILD / "libcoverage.so"
 SANITIZERS = "-fsanitize=address,undefined"
 USUAL_FLAGS = '["-O3", "-g0"]'
 COMPILE = [
-    "-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc", SANITIZERS,
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize-coverage=trace-pc",
+    SANITIZERS,
     "-fno-sanitize-recover=undefined",
-]  # fmt: skip
+]
 TESTS = (
-    "tests/records", "tests/wire", "tests/broker/fast_path", "tests/broker/apis/test_hostile.py",
-    "tests/broker/apis/test_produced_records.py", "tests/client/producer/plan/test_fast_send.py",
-    "tests/client/consumer/test_fetch_reader.py", "tests/fuzz",
-)  # fmt: skip
+    "tests/records",
+    "tests/wire",
+    "tests/broker/fast_path",
+    "tests/broker/apis/test_hostile.py",
+    "tests/broker/apis/test_produced_records.py",
+    "tests/client/producer/plan/test_fast_send.py",
+    "tests/client/consumer/test_fetch_reader.py",
+    "tests/fuzz",
+)
 ASAN = "detect_leaks=0:allocator_may_return_null=1:abort_on_error=0:halt_on_error=1"
 UBSAN = "print_stacktrace=1:halt_on_error=1"
 
@@ -71,9 +80,11 @@ def build() -> None:
             check=True,
         )
     subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=BUILD, check=True,
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=BUILD,
+        check=True,
         env={**os.environ, "LDFLAGS": SANITIZERS, "PYTHONPATH": str(BUILD_TOOLS)},
-    )  # fmt: skip
+    )
     subprocess.run(
         ["gcc", "-O2", "-shared", "-fPIC", "-o", COVERAGE, ROOT / "tools" / "coverage_map.c"],
         check=True,
@@ -105,8 +116,18 @@ def main() -> None:
     build()
     if options.only is None:
         print("==> their tests", flush=True)
-        if run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not extended "
-               "and not nightly", "-k", "not memory", *TESTS):  # fmt: skip
+        if run(
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not slow and not extended and not nightly",
+            "-k",
+            "not memory",
+            *TESTS,
+        ):
             sys.exit("make sanitize: a test failed, or a sanitizer found something (above)")
     print("==> fuzzing", flush=True)
     chosen = [] if options.only is None else ["--only", options.only]

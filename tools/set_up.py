@@ -38,8 +38,10 @@ class Environment:
         """`pip install`. Raises CalledProcessError."""
         subprocess.run(
             [self.python, "-m", "pip", "install", *words],
-            check=True, cwd=ROOT, env={**os.environ, **environment},
-        )  # fmt: skip
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+        )
 
     def install(self, extras: str, **environment: str) -> None:
         """Kohort with its extras and the tools for its tests, in place."""
@@ -94,8 +96,11 @@ def main() -> int:
     if not show(plan):
         return 1
     environment = Environment(ROOT / options.venv)
-    print(f"==> setting up {options.venv} (the first time takes a few minutes: Spark alone is "
-          "about 450 MB)", flush=True)  # fmt: skip
+    print(
+        f"==> setting up {options.venv} (the first time takes a few minutes: Spark alone is "
+        "about 450 MB)",
+        flush=True,
+    )
     try:
         environment.create()
         print("==> installing Kohort with all its extras and the tools for its tests", flush=True)

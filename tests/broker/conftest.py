@@ -7,10 +7,16 @@ import pytest
 ONCE = {
     f"test_{name}.py"
     for name in [
-        "fetch_sessions", "group_configs", "make_dir", "many_logs", "group_hints", "os_files",
-        "other_systems", "start",
+        "fetch_sessions",
+        "group_configs",
+        "make_dir",
+        "many_logs",
+        "group_hints",
+        "os_files",
+        "other_systems",
+        "start",
     ]
-}  # fmt: skip
+}
 """They are about files, processes, limits and what is loaded when, which are the same Python in
 both; records and messages go through them as through the other files, too."""
 

@@ -75,9 +75,12 @@ class HostileWorld:
 
     def __init__(self, seed: int, **config: Any) -> None:
         self.harness = Harness(
-            max_topics=60, max_partitions=600, num_partitions=2,
-            group_min_session_timeout_ms=10, **config,
-        )  # fmt: skip
+            max_topics=60,
+            max_partitions=600,
+            num_partitions=2,
+            group_min_session_timeout_ms=10,
+            **config,
+        )
         self.random = random.Random(seed)
         self.harness.state.topics.create("t", 2, {})
         self.harness.state.topics.create("u", 1, {"cleanup.policy": "compact"})

@@ -36,9 +36,19 @@ LARGE = 17_000
 """A frame of so many bytes comes in memory that may be written to, as from a connection."""
 CRC_AT, CRC_FROM, HEADER = 17, 21, 61
 NUMBERS = {
-    0: ">q", 8: ">i", 12: ">i", 16: ">b", 21: ">h", 23: ">i", 27: ">q", 35: ">q", 43: ">q",
-    51: ">h", 53: ">i", 57: ">i",
-}  # fmt: skip
+    0: ">q",
+    8: ">i",
+    12: ">i",
+    16: ">b",
+    21: ">h",
+    23: ">i",
+    27: ">q",
+    35: ">q",
+    43: ">q",
+    51: ">h",
+    53: ">i",
+    57: ">i",
+}
 """The fields of a batch's header, by their place."""
 
 
@@ -70,9 +80,13 @@ class Usual:
         """Have a member in a group of each protocol."""
         protocol = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION)
         join = JoinGroupRequest(
-            group_id=CLASSIC, session_timeout_ms=60_000, rebalance_timeout_ms=10,
-            protocol_type="consumer", protocols=[protocol], member_id=self._members[CLASSIC][0],
-        )  # fmt: skip
+            group_id=CLASSIC,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=10,
+            protocol_type="consumer",
+            protocols=[protocol],
+            member_id=self._members[CLASSIC][0],
+        )
         answer = self._harness.send(join, 3)
         self._harness.env.advance(20)  # members that are gone are not waited for
         if answer.done:
@@ -83,9 +97,13 @@ class Usual:
             )
             self._harness.send(sync, 3)
         beat = ConsumerGroupHeartbeatRequest(
-            group_id=CONSUMER, member_id="m", member_epoch=0, rebalance_timeout_ms=60_000,
-            subscribed_topic_names=["t"], topic_partitions=[],
-        )  # fmt: skip
+            group_id=CONSUMER,
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
         joined = self._harness.ask(beat, ConsumerGroupHeartbeatResponse, 1)
         self._members[CONSUMER] = joined.member_id or "m", joined.member_epoch
 
@@ -112,18 +130,21 @@ class Usual:
         stamp: dict[str, Any] = {}
         if pick.random() < 0.3:
             stamp = {
-                "producer_id": pick.choice((1, 2)), "producer_epoch": pick.choice((0, 0, 1)),
+                "producer_id": pick.choice((1, 2)),
+                "producer_epoch": pick.choice((0, 0, 1)),
                 "base_sequence": pick.choice((0, 1, 2, 2**31 - 1)),
-            }  # fmt: skip
+            }
         now = WALL_MS + self._harness.env.clock_ms
         codec = pick.choice((Compression.NONE, Compression.NONE, Compression.LZ4))
         batch = batch_of([b"v" * size] * pick.randint(1, 4), now, compression=codec, **stamp)
         if pick.random() < 0.2:
             batch = hostile_batch(pick)
         request = produce_request(
-            pick.choice(("t", "t", "t", "u", "absent")), batch, pick.choice((0, 0, 1)),
+            pick.choice(("t", "t", "t", "u", "absent")),
+            batch,
+            pick.choice((0, 0, 1)),
             acks=pick.choice((1, -1)),
-        )  # fmt: skip
+        )
         if version >= 13:
             topic = self._harness.state.topics.get(request.topic_data[0].name)
             request.topic_data[0].name = ""
@@ -152,21 +173,25 @@ class Usual:
             for _ in range(pick.choice((1, 1, 2, 20)))
         ]
         request = OffsetCommitRequest(
-            group_id=group, member_id=self._members[group][0],
-            generation_id_or_member_epoch=self._epoch(group), topics=[topic],
-        )  # fmt: skip
+            group_id=group,
+            member_id=self._members[group][0],
+            generation_id_or_member_epoch=self._epoch(group),
+            topics=[topic],
+        )
         return request, version
 
     def _beat(self) -> tuple[Message, int]:
         beat = HeartbeatRequest(
-            group_id=CLASSIC, member_id=self._members[CLASSIC][0],
+            group_id=CLASSIC,
+            member_id=self._members[CLASSIC][0],
             generation_id=self._epoch(CLASSIC),
-        )  # fmt: skip
+        )
         return beat, self._pick.randint(0, 4)
 
     def _beat_848(self) -> tuple[Message, int]:
         beat = ConsumerGroupHeartbeatRequest(
-            group_id=CONSUMER, member_id=self._members[CONSUMER][0],
+            group_id=CONSUMER,
+            member_id=self._members[CONSUMER][0],
             member_epoch=self._epoch(CONSUMER),
-        )  # fmt: skip
+        )
         return beat, self._pick.randint(0, 1)

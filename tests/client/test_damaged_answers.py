@@ -19,9 +19,11 @@ from tests.clusters import Embedded
 
 FAST = {"retry_backoff_ms": 20, "reconnect_backoff_ms": 10, "request_timeout_ms": 5_000}
 GROUP = {
-    "auto_offset_reset": "earliest", "max_poll_interval_ms": 20_000, "fetch_max_wait_ms": 200,
+    "auto_offset_reset": "earliest",
+    "max_poll_interval_ms": 20_000,
+    "fetch_max_wait_ms": 200,
     **FAST,
-}  # fmt: skip
+}
 FEW, MANY = 1, 6
 ANSWERS_A_SECOND = 200
 GROWTH_KB = 64 * 1024
@@ -57,9 +59,10 @@ class Scene:
         self.clock = VirtualClock()
         self.clock.__enter__()
         self.cluster = Embedded(
-            clock=self.clock, group_initial_rebalance_delay_ms=0,
+            clock=self.clock,
+            group_initial_rebalance_delay_ms=0,
             offsets_topic_num_partitions=2,
-        )  # fmt: skip
+        )
         self.cluster.start()
         self.cluster.create_topic("t", partitions=2)
         self.sent = 0
@@ -114,8 +117,10 @@ def read(scene: Scene, **config: object) -> list[str]:
                 errors.append(error)
         if loud(errors):
             return []
-        return [f"silent: {missing} never came; {[str(e)[:100] for e in errors[-4:]]}\n"
-                f"{consumer.health()}"]  # fmt: skip
+        return [
+            f"silent: {missing} never came; {[str(e)[:100] for e in errors[-4:]]}\n"
+            f"{consumer.health()}"
+        ]
     finally:
         with suppress(KohortError):
             consumer.close(5)
@@ -156,9 +161,12 @@ def consumer_calls(scene: Scene) -> list[str]:
 
 def produce(scene: Scene) -> list[str]:
     producer = Producer(
-        bootstrap_servers=scene.cluster.bootstrap, max_block_ms=4_000, delivery_timeout_ms=6_000,
-        linger_ms=0, **FAST,
-    )  # fmt: skip
+        bootstrap_servers=scene.cluster.bootstrap,
+        max_block_ms=4_000,
+        delivery_timeout_ms=6_000,
+        linger_ms=0,
+        **FAST,
+    )
     try:
         return repeat(scene, lambda: producer.send("t", b"x", partition=0).result(8) is not None)
     finally:

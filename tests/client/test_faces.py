@@ -13,10 +13,27 @@ from kohort import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Pr
 
 PAIRS = [(Consumer, AsyncConsumer), (Producer, AsyncProducer), (Admin, AsyncAdmin)]
 NEVER_WAIT = {
-    "assignment", "begin_transaction", "commit_async", "current_lag", "group_metadata", "health",
-    "limit", "metrics", "nudge", "pause", "paused", "positions", "resets", "resume", "seek",
-    "seek_to_beginning", "seek_to_end", "subscription", "transaction", "wakeup",
-}  # fmt: skip
+    "assignment",
+    "begin_transaction",
+    "commit_async",
+    "current_lag",
+    "group_metadata",
+    "health",
+    "limit",
+    "metrics",
+    "nudge",
+    "pause",
+    "paused",
+    "positions",
+    "resets",
+    "resume",
+    "seek",
+    "seek_to_beginning",
+    "seek_to_end",
+    "subscription",
+    "transaction",
+    "wakeup",
+}
 """What is no coroutine on either face, because it waits for nobody (`transaction` is entered)."""
 OWN = {AsyncAdmin: {"run"}}
 

@@ -20,14 +20,30 @@ from tests.clusters import Embedded
 from tests.console.world import HOSTILE, LONG, TOKEN, World, console, world
 
 SCREENS = (
-    "/groups", "/group?name=billing", "/group?name=" + LONG, "/group/timeline?name=billing",
-    "/group/offsets?name=exporter", "/group/offsets?name=exporter&to=earliest", "/dlq",
-    "/dlq/topic?name=orders.fulfilment.dlt", "/dlq/redrive?name=orders.fulfilment.dlt",
-    "/retries", "/retries/group?topic=orders&group=fulfilment", "/topics", "/topic?name=orders",
-    "/record", "/record?topic=orders&partition=0&offset=1", "/cluster", "/audit", "/processes",
-    "/process?name=@process", "/pipelines", "/pipeline?name=loader&store=0",
-    "/group/plan?name=exporter", "/group/plan?name=exporter&assignor=uniform&with=3",
-)  # fmt: skip
+    "/groups",
+    "/group?name=billing",
+    "/group?name=" + LONG,
+    "/group/timeline?name=billing",
+    "/group/offsets?name=exporter",
+    "/group/offsets?name=exporter&to=earliest",
+    "/dlq",
+    "/dlq/topic?name=orders.fulfilment.dlt",
+    "/dlq/redrive?name=orders.fulfilment.dlt",
+    "/retries",
+    "/retries/group?topic=orders&group=fulfilment",
+    "/topics",
+    "/topic?name=orders",
+    "/record",
+    "/record?topic=orders&partition=0&offset=1",
+    "/cluster",
+    "/audit",
+    "/processes",
+    "/process?name=@process",
+    "/pipelines",
+    "/pipeline?name=loader&store=0",
+    "/group/plan?name=exporter",
+    "/group/plan?name=exporter&assignor=uniform&with=3",
+)
 
 
 def path_in(there: World, path: str) -> str:
@@ -123,8 +139,11 @@ def test_a_process_is_paused_and_resumed_and_drained_only_when_confirmed(
     path = f"/process?name={quote(there.agent.process)}"
     page = visitor.ask(path)
     assert "&lt;script&gt;alert" in page.text
-    form = {"form_token": page.hidden("form_token"), "group": "fulfilment",
-            "process": there.agent.process}  # fmt: skip
+    form = {
+        "form_token": page.hidden("form_token"),
+        "group": "fulfilment",
+        "process": there.agent.process,
+    }
     for action, state in (("pause", "paused"), ("resume", "running")):
         assert visitor.ask("/process", form | {"action": action}).status == 303
         found = visitor.ask(path + "&format=json").json
@@ -246,8 +265,12 @@ def test_what_is_not_there_says_so(visitor: Visitor) -> None:
 def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visitor: Visitor) -> None:
     path = "/group/offsets?name=exporter&to=shift%3A%2B3"
     page = visitor.ask(path)
-    form = {"form_token": page.hidden("form_token"), "name": "exporter",
-            "plan": page.hidden("plan"), "confirm": "exporter"}  # fmt: skip
+    form = {
+        "form_token": page.hidden("form_token"),
+        "name": "exporter",
+        "plan": page.hidden("plan"),
+        "confirm": "exporter",
+    }
     assert json.loads(form["plan"]) == {"clicks:0": 7, "clicks:1": 7}
     assert visitor.ask("/group/offsets", form | {"form_token": "made up"}).status == 403
     assert visitor.ask("/group/offsets", form, origin="http://evil.example").status == 403
@@ -282,9 +305,11 @@ def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visito
             pass
         assert job["outcome"].startswith("done"), job
     with Consumer(
-        bootstrap_servers=there.cluster.bootstrap, group_id="check", auto_offset_reset="earliest",
+        bootstrap_servers=there.cluster.bootstrap,
+        group_id="check",
+        auto_offset_reset="earliest",
         isolation_level="read_committed",
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         parts = [TopicPartition("orders.fulfilment.retry.0s", n) for n in range(3)]
         consumer.assign(parts)
         ends = consumer.end_offsets(parts)

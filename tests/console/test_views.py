@@ -17,9 +17,16 @@ AT = ("orders", 0)
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(None, "–"), (0, "0 s"), (400, "0.4 s"), (59_000, "59 s"), (252_000, "4 m 12 s"),
-     (7_200_000, "2 h"), (90_061_000, "1 d 1 h")],
-)  # fmt: skip
+    [
+        (None, "–"),
+        (0, "0 s"),
+        (400, "0.4 s"),
+        (59_000, "59 s"),
+        (252_000, "4 m 12 s"),
+        (7_200_000, "2 h"),
+        (90_061_000, "1 d 1 h"),
+    ],
+)
 def test_durations(ms: int | None, text: str) -> None:
     assert duration(ms) == text
 

@@ -78,11 +78,18 @@ def process(cluster: Embedded) -> Iterator[Agent]:
     row = {"topic": "orders", "partition": 1, "state": "working", "lag": 3, "why": "<i>slow</i>"}
     actions = {Action.PAUSE: pause, Action.RESUME: resume, Action.DRAIN: lambda: "draining"}
     agent = Agent(
-        "kohort", {"bootstrap_servers": cluster.bootstrap}, "app", "fulfilment",
-        lambda: Look(state[0], {"lag": 3, "partitions": 9, "last_failure": "<u>odd</u>"}, [row],
-                     ["<script>alert('trouble')</script>"]),
+        "kohort",
+        {"bootstrap_servers": cluster.bootstrap},
+        "app",
+        "fulfilment",
+        lambda: Look(
+            state[0],
+            {"lag": 3, "partitions": 9, "last_failure": "<u>odd</u>"},
+            [row],
+            ["<script>alert('trouble')</script>"],
+        ),
         actions,
-    )  # fmt: skip
+    )
     agent.start()
     try:
         yield agent
@@ -115,9 +122,12 @@ def fill(cluster: Embedded) -> None:
         admin.alter_group_offsets("exporter", {TopicPartition("clicks", n): 4 for n in (0, 1)})
         admin.alter_group_offsets(LONG, {TopicPartition("clicks", 0): 15})
     with Consumer(
-        bootstrap_servers=bootstrap, group_id="billing", client_id="<em>till</em>",
-        auto_offset_reset="earliest", enable_auto_commit=False,
-    ) as consumer:  # fmt: skip
+        bootstrap_servers=bootstrap,
+        group_id="billing",
+        client_id="<em>till</em>",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
         consumer.subscribe(["orders"])
         left = 30
         while left > 0:

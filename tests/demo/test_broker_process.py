@@ -28,9 +28,16 @@ def test_a_broker_is_found_again_and_stopped(tmp_path: Path) -> None:
 def test_a_broker_that_nobody_noted_is_replaced(tmp_path: Path, note: str | None) -> None:
     """The driver was killed after it had started its broker, and before it wrote that down."""
     command = [
-        sys.executable, "-m", "kohort", "broker", "run",
-        "--data-dir", str(tmp_path / "data"), "--port", "0",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "kohort",
+        "broker",
+        "run",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as orphan:
         try:
             assert orphan.stdout is not None

@@ -39,9 +39,14 @@ def test_the_books_balance(kills: int, handlers: bool, tmp_path: Path) -> None:
     With DataFrames and, the second example, with row handlers.
     """
     report = run_with_kills(
-        tmp_path / "run", seed=20131, kills=kills, longest_s=25.0, limit=LIMIT, retries=RETRIES,
+        tmp_path / "run",
+        seed=20131,
+        kills=kills,
+        longest_s=25.0,
+        limit=LIMIT,
+        retries=RETRIES,
         handlers=handlers,
-    )  # fmt: skip
+    )
     wanted = expected(LIMIT, handlers=handlers)
     assert {key: report[key] for key in wanted} == wanted
     assert report["reconciled"], report["problems"]

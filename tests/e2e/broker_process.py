@@ -35,11 +35,21 @@ class BrokerProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "kohort", "broker", "run",
-                    "--data-dir", str(self.data_dir), "--port", str(self.port), *options,
+                    sys.executable,
+                    "-m",
+                    "kohort",
+                    "broker",
+                    "run",
+                    "--data-dir",
+                    str(self.data_dir),
+                    "--port",
+                    str(self.port),
+                    *options,
                 ],
-                cwd=ROOT, stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert self.process.stdout is not None
         patience = threading.Timer(PATIENCE_S, self.process.kill)
         patience.start()

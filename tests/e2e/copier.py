@@ -24,11 +24,16 @@ def by_kohort(servers: str, name: str, stopping: threading.Event) -> None:
     from kohort.errors import AbortableTransactionError
 
     settings = {
-        "bootstrap_servers": servers, "group_id": "copy", "group_instance_id": name,
-        "enable_auto_commit": False, "auto_offset_reset": "earliest", "max_poll_records": 20,
-        "isolation_level": "read_committed", "heartbeat_interval_ms": 300,
+        "bootstrap_servers": servers,
+        "group_id": "copy",
+        "group_instance_id": name,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "max_poll_records": 20,
+        "isolation_level": "read_committed",
+        "heartbeat_interval_ms": 300,
         "session_timeout_ms": 3_000,
-    }  # fmt: skip
+    }
     producer = Producer(bootstrap_servers=servers, transactional_id=name)
     producer.init_transactions(WAIT_S)
     consumer = Consumer(**settings)
@@ -62,12 +67,17 @@ def by_confluent(servers: str, name: str, stopping: threading.Event) -> None:
     producer.init_transactions(WAIT_S)
     consumer = Consumer(
         {
-            "bootstrap.servers": servers, "group.id": "copy", "group.instance.id": name,
-            "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0,
-            "isolation.level": "read_committed", "heartbeat.interval.ms": 300,
+            "bootstrap.servers": servers,
+            "group.id": "copy",
+            "group.instance.id": name,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+            "isolation.level": "read_committed",
+            "heartbeat.interval.ms": 300,
             "session.timeout.ms": 3_000,
         }
-    )  # fmt: skip
+    )
     consumer.subscribe(["in"])
     while not stopping.is_set():
         messages = [m for m in consumer.consume(20, 0.3) if m.error() is None]

@@ -35,8 +35,11 @@ class Feeder:
         with self._errors.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.e2e.feeders", make, servers, topic],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -155,10 +158,11 @@ def _feed_kafka_python(source: Source) -> None:
 
     with contextlib.closing(
         KafkaProducer(
-            bootstrap_servers=source.servers, enable_idempotence=True,
+            bootstrap_servers=source.servers,
+            enable_idempotence=True,
             reconnect_backoff_max_ms=500,
         )
-    ) as producer:  # fmt: skip
+    ) as producer:
         while not source.stopping:
             numbers = source.step()
             futures = [producer.send(source.topic, b"%d" % n, partition=0) for n in numbers]

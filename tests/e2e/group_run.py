@@ -39,19 +39,27 @@ class Member:
         self.left = False
         self.refused: list[str] = []
         told = {
-            "name": name, "make": make, "servers": run.servers, "group": run.group,
+            "name": name,
+            "make": make,
+            "servers": run.servers,
+            "group": run.group,
             "topic": run.topic,
             "options": {
-                "strategy": run.strategy, "protocol": protocol,
-                "session_ms": run.session_ms, "heartbeat_ms": HEARTBEAT_MS,
+                "strategy": run.strategy,
+                "protocol": protocol,
+                "session_ms": run.session_ms,
+                "heartbeat_ms": HEARTBEAT_MS,
             },
-        }  # fmt: skip
+        }
         self.errors = run.directory / f"{name}.stderr"
         with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.e2e.member", json.dumps(told)],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
         self._reader = threading.Thread(target=self._read, args=(run.events,), daemon=True)
         self._reader.start()
 
@@ -77,9 +85,15 @@ class GroupRun:
     """A topic, a group that reads it, and what is known of both."""
 
     def __init__(
-        self, servers: str, topic: str, group: str, strategy: str, partitions: int,
-        directory: Path, session_ms: int = SESSION_MS,
-    ) -> None:  # fmt: skip
+        self,
+        servers: str,
+        topic: str,
+        group: str,
+        strategy: str,
+        partitions: int,
+        directory: Path,
+        session_ms: int = SESSION_MS,
+    ) -> None:
         self.servers, self.topic, self.group = servers, topic, group
         self.strategy, self.directory, self.session_ms = strategy, directory, session_ms
         self.events: queue.SimpleQueue[tuple[Member, list[Any]]] = queue.SimpleQueue()

@@ -82,10 +82,14 @@ def _write_confluent(servers: str, topic: str, rows: list[Row], codec: str, safe
     )
     for row in rows:
         producer.produce(
-            topic, row.value, row.key, row.partition,
+            topic,
+            row.value,
+            row.key,
+            row.partition,
             on_delivery=lambda error, _: failed.append(error) if error else None,
-            timestamp=row.timestamp, headers=list(row.headers),
-        )  # fmt: skip
+            timestamp=row.timestamp,
+            headers=list(row.headers),
+        )
     assert producer.flush(PATIENCE_S) == 0
     assert failed == []
 
@@ -126,11 +130,15 @@ def _write_kafka_python(servers: str, topic: str, rows: list[Row], codec: str, s
     try:
         futures = [
             producer.send(
-                topic, value=row.value, key=row.key, headers=list(row.headers),
-                partition=row.partition, timestamp_ms=row.timestamp,
+                topic,
+                value=row.value,
+                key=row.key,
+                headers=list(row.headers),
+                partition=row.partition,
+                timestamp_ms=row.timestamp,
             )
             for row in rows
-        ]  # fmt: skip
+        ]
         producer.flush(PATIENCE_S)
         for future in futures:
             future.get(PATIENCE_S)

@@ -151,9 +151,11 @@ def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options
     from kafka.errors import KafkaConnectionError, KafkaError
 
     kinds = (
-        RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor,
+        RangePartitionAssignor,
+        RoundRobinPartitionAssignor,
+        StickyPartitionAssignor,
         CooperativeStickyAssignor,
-    )  # fmt: skip
+    )
     consumer = KafkaConsumer(
         bootstrap_servers=servers,
         client_id=me.name,

@@ -146,9 +146,12 @@ def test_a_groups_life(theirs, ours: Admin, cluster: Cluster) -> None:
     topic, name = fresh("watched"), fresh("watched")
     cluster.create_topic(topic, partitions=3)
     consumer = Consumer(
-        bootstrap_servers=cluster.bootstrap, group_id=name, client_id="somebody",
-        enable_auto_commit=False, partition_assignment_strategy="roundrobin",
-    )  # fmt: skip
+        bootstrap_servers=cluster.bootstrap,
+        group_id=name,
+        client_id="somebody",
+        enable_auto_commit=False,
+        partition_assignment_strategy="roundrobin",
+    )
     with consumer:
         consumer.subscribe([topic])
         check = deadline()
@@ -212,9 +215,14 @@ def test_access_control_that_is_off_says_so(cluster: Cluster) -> None:
     )
 
     entry = AclBinding(
-        ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:a", "*", AclOperation.READ,
+        ResourceType.TOPIC,
+        "t",
+        ResourcePatternType.LITERAL,
+        "User:a",
+        "*",
+        AclOperation.READ,
         AclPermissionType.ALLOW,
-    )  # fmt: skip
+    )
     with admin_of(CONFLUENT, cluster.bootstrap) as admin:
         (future,) = admin._admin.create_acls([entry]).values()
         with pytest.raises(KafkaException, match="start it with acls=true"):

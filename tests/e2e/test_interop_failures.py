@@ -236,9 +236,13 @@ def test_a_client_older_than_we_serve(cluster: Cluster, watch: Watch) -> None:
     topic = fresh("ancient")
     cluster.create_topic(topic)
     producer = KafkaProducer(
-        bootstrap_servers=cluster.bootstrap, api_version=(0, 10, 2), enable_idempotence=False,
-        retries=0, request_timeout_ms=50_000, delivery_timeout_ms=60_000,
-    )  # fmt: skip
+        bootstrap_servers=cluster.bootstrap,
+        api_version=(0, 10, 2),
+        enable_idempotence=False,
+        retries=0,
+        request_timeout_ms=50_000,
+        delivery_timeout_ms=60_000,
+    )
     try:
         with pytest.raises(KafkaError):
             producer.send(topic, b"x").get(PATIENCE_S)

@@ -114,8 +114,11 @@ def stored(cluster: Cluster, topic: str, partition: int) -> bytes:
     """The record set of a partition, as it is handed out."""
     wanted = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=10 << 20)
     request = FetchRequest(
-        replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=10 << 20,
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=10 << 20,
         topics=[FetchTopic(topic=topic, partitions=[wanted])],
-    )  # fmt: skip
+    )
     answer = cluster.request(request, FetchResponse, version=12)
     return bytes(answer.responses[0].partitions[0].records or b"")

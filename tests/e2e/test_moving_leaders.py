@@ -208,9 +208,11 @@ def test_consumers_read_from_the_replica_of_their_rack() -> None:
                 producer.send("t", b"%d" % n)
         with nodes.tap(Moment.RECEIVED, look):
             with Consumer(
-                bootstrap_servers=nodes.bootstrap, client_id=KOHORT, client_rack=rack,
+                bootstrap_servers=nodes.bootstrap,
+                client_id=KOHORT,
+                client_rack=rack,
                 auto_offset_reset="earliest",
-            ) as ours:  # fmt: skip
+            ) as ours:
                 ours.assign([("t", 0)])
                 check, rows = deadline(), list[bytes]()
                 while len(rows) < 100 or near not in fetched[KOHORT]:
@@ -218,10 +220,13 @@ def test_consumers_read_from_the_replica_of_their_rack() -> None:
                     rows += [r.value or b"" for r in ours.poll(0.2)]
             theirs = ConfluentConsumer(
                 {
-                    "bootstrap.servers": nodes.bootstrap, "client.id": CONFLUENT,
-                    "client.rack": rack, "group.id": "near", "log_level": 0,
+                    "bootstrap.servers": nodes.bootstrap,
+                    "client.id": CONFLUENT,
+                    "client.rack": rack,
+                    "group.id": "near",
+                    "log_level": 0,
                 }
-            )  # fmt: skip
+            )
             theirs.assign([TopicPartition("t", 0, 0)])
             seen: list[bytes] = []
             while len(seen) < 100 or near not in fetched[CONFLUENT]:

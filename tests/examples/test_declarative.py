@@ -47,14 +47,19 @@ def test_declarative_pipeline(tmp_path: Path) -> None:
                 producer.send("flights", origin)
         command = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
         run = subprocess.run(
-            [command, "run", "--spec", spec], cwd=tmp_path, capture_output=True, text=True,
+            [command, "run", "--spec", spec],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
             timeout=3 * PATIENCE_S,
             env={
-                **os.environ, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap,
-                "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+                **os.environ,
+                "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap,
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
                 "SPARK_HOME": str(Path(pyspark.__file__).parent),
             },
-        )  # fmt: skip
+        )
         assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     read = subprocess.run(
         [sys.executable, "-c", READ, next(tmp_path.rglob("departures_by_origin"))],

@@ -37,11 +37,19 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_1_smallest(cluster, topic) -> None:
     """Spec 4.10, the first usage."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "examples/consume_smallest.py", topic, "smallest",
-         cluster.bootstrap],
-        stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        [
+            sys.executable,
+            "-u",
+            "examples/consume_smallest.py",
+            topic,
+            "smallest",
+            cluster.bootstrap,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+    )
     seen: list[str] = []
     stop = threading.Event()
 

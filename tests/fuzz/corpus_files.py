@@ -75,9 +75,15 @@ def _requests() -> list[bytes]:
 
 
 SEEDS: dict[str, Callable[[], list[bytes]]] = {
-    "records": _batches, "columns": _batches, "produced": _batches, "resealed": _batches,
-    "compressed": _compressed, "messages": _messages, "requests": _requests, "broker": _requests,
-}  # fmt: skip
+    "records": _batches,
+    "columns": _batches,
+    "produced": _batches,
+    "resealed": _batches,
+    "compressed": _compressed,
+    "messages": _messages,
+    "requests": _requests,
+    "broker": _requests,
+}
 
 
 def seeds(name: str) -> list[bytes]:

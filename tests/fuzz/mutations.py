@@ -6,10 +6,21 @@ import random
 from collections.abc import Sequence
 
 NUMBERS = (
-    b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff",
-    b"\x80\0\0\0", b"\xff\xff\xff\xff\x0f", b"\x80" * 6, b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7),
+    b"\0",
+    b"\1",
+    b"\x7f",
+    b"\x80",
+    b"\xff",
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\0\0\0",
+    b"\xff\xff\xff\xff\x0f",
+    b"\x80" * 6,
+    b"\x7f" + b"\xff" * 7,
+    b"\x80" + bytes(7),
     b"\xff" * 9 + b"\x01",
-)  # fmt: skip
+)
 
 
 def changed(data: bytes, pick: random.Random, pool: Sequence[bytes]) -> bytes:

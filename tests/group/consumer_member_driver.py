@@ -79,13 +79,15 @@ class ConsumerDriver(Driver):
             member_id=None if error else more.pop("member_id", self.member.member_id),
             member_epoch=0 if error else epoch,
             heartbeat_interval_ms=more.pop("interval", 0 if error else INTERVAL_MS),
-            assignment=None if found is None or error else Assignment(
+            assignment=None
+            if found is None or error
+            else Assignment(
                 topic_partitions=[
                     TopicPartitions(topic_id=t, partitions=list(n)) for t, n in found.items()
                 ]
             ),
             **more,
-        )  # fmt: skip
+        )
         return self.answer(Beat, answer)
 
     def fails(self, error: KohortError) -> list[Effect]:

@@ -28,19 +28,40 @@ from kohort.wire._schema import Definition, Struct, load, snake
 
 E = ErrorCode
 NOT_NOW = {
-    E.COORDINATOR_LOAD_IN_PROGRESS, E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR,
+    E.COORDINATOR_LOAD_IN_PROGRESS,
+    E.COORDINATOR_NOT_AVAILABLE,
+    E.NOT_COORDINATOR,
     E.LEADER_NOT_AVAILABLE,
-}  # fmt: skip
+}
 TRIES = 100
 PAUSE_S = 0.1
 SILENT_S = 5.0
 SETTLE_S = 0.4
 IDENTITY = (
-    "name", "topic", "topic_name", "topic_id", "api_key", "resource_name", "group_id",
-    "transactional_id", "member_id", "key", "feature", "log_dir", "entity_type", "node_id",
-    "broker_id", "partition_index", "partition", "partition_id", "index", "producer_id",
-    "replica_id", "entity", "listener",
-)  # fmt: skip
+    "name",
+    "topic",
+    "topic_name",
+    "topic_id",
+    "api_key",
+    "resource_name",
+    "group_id",
+    "transactional_id",
+    "member_id",
+    "key",
+    "feature",
+    "log_dir",
+    "entity_type",
+    "node_id",
+    "broker_id",
+    "partition_index",
+    "partition",
+    "partition_id",
+    "index",
+    "producer_id",
+    "replica_id",
+    "entity",
+    "listener",
+)
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<![\w-])[\w-]{22}(?![\w-])")
 YEAR_2001_MS = 1_000_000_000_000
 Flat = dict[str, str]

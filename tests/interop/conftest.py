@@ -32,8 +32,10 @@ def connectors() -> Iterator[Any]:
         pytest.skip("a JVM without the connector runs already; run tests/interop by itself")
     jars = ":".join(str(jar) for jar in sorted(CONNECTOR.glob("*.jar")))
     made = session(
-        "kohort interop", master="local[2,1]", profile="test",
+        "kohort interop",
+        master="local[2,1]",
+        profile="test",
         config={"spark.driver.extraClassPath": jars},
-    )  # fmt: skip
+    )
     yield made
     made.stop()

@@ -38,9 +38,15 @@ needs_java = pytest.mark.skipif(
 def java(main: str, *arguments: str, heap: str = "256m") -> list[str]:
     """The command line of one of Kafka's programs."""
     return [
-        "java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-        "-cp", f"{JARS}/*", main, *arguments,
-    ]  # fmt: skip
+        "java",
+        f"-Xmx{heap}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        f"{JARS}/*",
+        main,
+        *arguments,
+    ]
 
 
 def tool(main: str, *arguments: str, stdin: str | None = None, timeout_s: float = 180) -> str:
@@ -84,9 +90,14 @@ class ApacheKafka:
             self._ports = (free_port(), free_port())
             properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings().items()))
             tool(
-                "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties),
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                CLUSTER_ID,
+                "-c",
+                str(properties),
                 "--standalone",
-            )  # fmt: skip
+            )
         log = (self._directory / "kafka.log").open("ab")
         self._process = subprocess.Popen(self._command(properties), stdout=log, stderr=log)
         log.close()
@@ -226,8 +237,10 @@ def verifiable(main: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
     """VerifiableConsumer or VerifiableProducer: a JSON event a line on its standard output."""
     return subprocess.Popen(
         java(f"org.apache.kafka.tools.{main}", *arguments),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def events(process: subprocess.Popen[str]) -> Any:

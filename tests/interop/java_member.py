@@ -38,19 +38,32 @@ def run_java(me: Any, servers: str, group: str, topic: str, options: dict[str, A
             lines.append(f"heartbeat.interval.ms={options['heartbeat_ms']}")
         settings.write_text("\n".join(lines))
         arguments = [
-            "--bootstrap-server", servers, "--topic", topic, "--group-id", group,
-            "--reset-policy", "earliest", "--command-config", str(settings),
-            "--group-protocol", options["protocol"],
-        ]  # fmt: skip
+            "--bootstrap-server",
+            servers,
+            "--topic",
+            topic,
+            "--group-id",
+            group,
+            "--reset-policy",
+            "earliest",
+            "--command-config",
+            str(settings),
+            "--group-protocol",
+            options["protocol"],
+        ]
         if classic:
             arguments += [
-                "--session-timeout", str(options["session_ms"]),
-                "--assignment-strategy", STRATEGIES[options["strategy"]],
-            ]  # fmt: skip
+                "--session-timeout",
+                str(options["session_ms"]),
+                "--assignment-strategy",
+                STRATEGIES[options["strategy"]],
+            ]
         process = subprocess.Popen(
             java("org.apache.kafka.tools.VerifiableConsumer", *arguments, heap="128m"),
-            stdout=subprocess.PIPE, text=True, preexec_fn=_die_with_parent,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_die_with_parent,
+        )
         signal.signal(KILL, lambda number, frame: process.kill())
         threading.Thread(target=_end, args=(me, process), daemon=True).start()
         _Translator(me).run(process)

@@ -27,8 +27,12 @@ def topics(world: World) -> None:
     ask("CreateTopics", "validate only", topics=[made], validate_only=True, timeout_ms=5_000)
     ask("CreateTopics", "a topic", topics=[made], timeout_ms=5_000)
     ask("CreateTopics", "the same again", topics=[made], timeout_ms=5_000)
-    ask("CreateTopics", "the broker's defaults", timeout_ms=5_000,
-        topics=[{"name": "plain", "num_partitions": -1, "replication_factor": -1}])  # fmt: skip
+    ask(
+        "CreateTopics",
+        "the broker's defaults",
+        timeout_ms=5_000,
+        topics=[{"name": "plain", "num_partitions": -1, "replication_factor": -1}],
+    )
     world.each("CreateTopics", "a taken name", topics=[{**made, "name": "t"}], timeout_ms=5_000)
     for label, change in {
         "no name": {"name": ""},
@@ -49,8 +53,12 @@ def topics(world: World) -> None:
     }.items():
         wanted = {**made, "name": f"new-{len(world.told)}", **change}
         ask("CreateTopics", label, topics=[wanted], timeout_ms=5_000)
-    ask("CreateTopics", "the other of the clash", timeout_ms=5_000,
-        topics=[{**made, "name": "clash_of.names"}])  # fmt: skip
+    ask(
+        "CreateTopics",
+        "the other of the clash",
+        timeout_ms=5_000,
+        topics=[{**made, "name": "clash_of.names"}],
+    )
     ask("CreateTopics", "twice in one", topics=[made, made], timeout_ms=5_000)
     for label, assigned in {
         "assigned": [(0, [1]), (1, [1])],
@@ -60,9 +68,19 @@ def topics(world: World) -> None:
         "assigned twice to one": [(0, [1, 1])],
     }.items():
         placed = [{"partition_index": n, "broker_ids": b} for n, b in assigned]
-        ask("CreateTopics", label, timeout_ms=5_000,
-            topics=[{"name": label.replace(" ", "-"), "num_partitions": -1,
-                     "replication_factor": -1, "assignments": placed}])  # fmt: skip
+        ask(
+            "CreateTopics",
+            label,
+            timeout_ms=5_000,
+            topics=[
+                {
+                    "name": label.replace(" ", "-"),
+                    "num_partitions": -1,
+                    "replication_factor": -1,
+                    "assignments": placed,
+                }
+            ],
+        )
     grow(world)
     deleted(world)
 
@@ -85,16 +103,23 @@ def grow(world: World) -> None:
     ask("assigned to nobody", count=7, assignments=[{"broker_ids": []}])
     made = {"name": "made", "count": 9, "assignments": None}
     world.ask("CreatePartitions", "twice in one", topics=[made, made], timeout_ms=5_000)
-    world.ask("CreatePartitions", "validate only", topics=[made], timeout_ms=5_000,
-              validate_only=True)  # fmt: skip
+    world.ask(
+        "CreatePartitions", "validate only", topics=[made], timeout_ms=5_000, validate_only=True
+    )
     world.each("CreatePartitions", "too few", topics=[{**made, "count": 1}], timeout_ms=5_000)
 
 
 def deleted(world: World) -> None:
     def ask(label: str, version: int, *names: str | None, topic_id: bytes = ZERO_UUID) -> None:
         states = [{"name": name, "topic_id": topic_id} for name in names]
-        world.ask("DeleteTopics", label, version, topics=states, timeout_ms=5_000,
-                  topic_names=[name for name in names if name])  # fmt: skip
+        world.ask(
+            "DeleteTopics",
+            label,
+            version,
+            topics=states,
+            timeout_ms=5_000,
+            topic_names=[name for name in names if name],
+        )
 
     for version in range(1, 7):
         ask("an unknown topic", version, "nope")
@@ -113,11 +138,17 @@ def metadata(world: World) -> None:
     each("Metadata", "a topic", topics=[{"name": "t"}])
     each("Metadata", "no topics", since=1, topics=[])
     each("Metadata", "unknown", since=4, topics=[{"name": "nope"}], allow_auto_topic_creation=False)
-    each("Metadata", "a bad name", since=4, topics=[{"name": "a b"}],
-         allow_auto_topic_creation=False)  # fmt: skip
-    each("Metadata", "operations", since=8, topics=[{"name": "t"}],
-         include_topic_authorized_operations=True,
-         include_cluster_authorized_operations=True)  # fmt: skip
+    each(
+        "Metadata", "a bad name", since=4, topics=[{"name": "a b"}], allow_auto_topic_creation=False
+    )
+    each(
+        "Metadata",
+        "operations",
+        since=8,
+        topics=[{"name": "t"}],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
     by_id = {"name": None, "topic_id": world.topic_id("t")}
     each("Metadata", "by id", since=12, topics=[by_id])
     each("Metadata", "an unknown id", since=12, topics=[{"name": None, "topic_id": NOBODY}])
@@ -127,28 +158,54 @@ def metadata(world: World) -> None:
     each("DescribeTopicPartitions", "a topic", topics=[{"name": "t"}])
     each("DescribeTopicPartitions", "unknown", topics=[{"name": "nope"}, {"name": "t"}])
     each("DescribeTopicPartitions", "a bad name", topics=[{"name": "a b"}])
-    each("DescribeTopicPartitions", "limited", topics=[{"name": "t"}, {"name": "u"}],
-         response_partition_limit=1)  # fmt: skip
-    each("DescribeTopicPartitions", "exactly", topics=[{"name": "t"}, {"name": "u"}],
-         response_partition_limit=2)  # fmt: skip
+    each(
+        "DescribeTopicPartitions",
+        "limited",
+        topics=[{"name": "t"}, {"name": "u"}],
+        response_partition_limit=1,
+    )
+    each(
+        "DescribeTopicPartitions",
+        "exactly",
+        topics=[{"name": "t"}, {"name": "u"}],
+        response_partition_limit=2,
+    )
     each("DescribeTopicPartitions", "no limit", topics=[{"name": "t"}], response_partition_limit=0)
     for label, name, index in (
-        ("of a topic", "t", 1), ("behind a topic", "t", 2), ("far behind a topic", "t", 9),
-        ("of a later topic", "u", 0), ("behind all", "z", 0), ("less than none", "t", -1),
+        ("of a topic", "t", 1),
+        ("behind a topic", "t", 2),
+        ("far behind a topic", "t", 9),
+        ("of a later topic", "u", 0),
+        ("behind all", "z", 0),
+        ("less than none", "t", -1),
         ("between topics", "tt", 0),
-    ):  # fmt: skip
-        each("DescribeTopicPartitions", f"cursor {label}", topics=[{"name": "t"}, {"name": "u"}],
-             cursor={"topic_name": name, "partition_index": index})  # fmt: skip
+    ):
+        each(
+            "DescribeTopicPartitions",
+            f"cursor {label}",
+            topics=[{"name": "t"}, {"name": "u"}],
+            cursor={"topic_name": name, "partition_index": index},
+        )
     each("DescribeTopicPartitions", "twice", topics=[{"name": "t"}, {"name": "t"}])
 
 
 def cluster(world: World) -> None:
     each, ask = world.each, world.ask
-    each("ApiVersions", "known", since=0, client_software_name="kohort",
-         client_software_version="1.0")  # fmt: skip
+    each(
+        "ApiVersions",
+        "known",
+        since=0,
+        client_software_name="kohort",
+        client_software_version="1.0",
+    )
     each("ApiVersions", "no name", since=3, client_software_name="", client_software_version="1")
-    each("ApiVersions", "a bad version", since=3, client_software_name="x",
-         client_software_version="-1")  # fmt: skip
+    each(
+        "ApiVersions",
+        "a bad version",
+        since=3,
+        client_software_name="x",
+        client_software_version="-1",
+    )
     each("DescribeCluster", "brokers", endpoint_type=1)
     each("DescribeCluster", "operations", include_cluster_authorized_operations=True)
     each("DescribeCluster", "fenced too", since=2, include_fenced_brokers=True)
@@ -158,22 +215,39 @@ def cluster(world: World) -> None:
     each("DescribeLogDirs", "unknown", topics=[{"topic": "nope", "partitions": [0]}])
     each("DescribeLogDirs", "nothing", topics=[])
     quorum = "__cluster_metadata"
-    each("DescribeQuorum", "metadata",
-         topics=[{"topic_name": quorum, "partitions": [{"partition_index": 0}]}])  # fmt: skip
-    each("DescribeQuorum", "another topic",
-         topics=[{"topic_name": "t", "partitions": [{"partition_index": 0}]}])  # fmt: skip
-    each("DescribeQuorum", "another partition",
-         topics=[{"topic_name": quorum, "partitions": [{"partition_index": 1}]}])  # fmt: skip
+    each(
+        "DescribeQuorum",
+        "metadata",
+        topics=[{"topic_name": quorum, "partitions": [{"partition_index": 0}]}],
+    )
+    each(
+        "DescribeQuorum",
+        "another topic",
+        topics=[{"topic_name": "t", "partitions": [{"partition_index": 0}]}],
+    )
+    each(
+        "DescribeQuorum",
+        "another partition",
+        topics=[{"topic_name": quorum, "partitions": [{"partition_index": 1}]}],
+    )
     each("DescribeQuorum", "nothing", topics=[])
     for label, feature, level, kind in (
-        ("the same", "transaction.version", 2, 1), ("too high", "transaction.version", 99, 1),
-        ("lower", "transaction.version", 1, 1), ("lower, safely", "transaction.version", 1, 2),
-        ("unknown", "no.such", 1, 1), ("no level", "transaction.version", -1, 1),
-        ("no kind", "transaction.version", 2, 0), ("zero", "transaction.version", 0, 1),
+        ("the same", "transaction.version", 2, 1),
+        ("too high", "transaction.version", 99, 1),
+        ("lower", "transaction.version", 1, 1),
+        ("lower, safely", "transaction.version", 1, 2),
+        ("unknown", "no.such", 1, 1),
+        ("no level", "transaction.version", -1, 1),
+        ("no kind", "transaction.version", 2, 0),
+        ("zero", "transaction.version", 0, 1),
         ("no name", "", 1, 1),
-    ):  # fmt: skip
-        update = {"feature": feature, "max_version_level": level, "upgrade_type": kind,
-                  "allow_downgrade": kind > 1}  # fmt: skip
+    ):
+        update = {
+            "feature": feature,
+            "max_version_level": level,
+            "upgrade_type": kind,
+            "allow_downgrade": kind > 1,
+        }
         for version in (0, 1, 2):
             ask("UpdateFeatures", label, version, feature_updates=[update], validate_only=True)
     ask("UpdateFeatures", "nothing", feature_updates=[])
@@ -193,8 +267,12 @@ def telemetry(world: World) -> None:
 def reassignments(world: World) -> None:
     def alter(label: str, topic: str, partition: int, replicas: list[int] | None) -> None:
         wanted = [{"partition_index": partition, "replicas": replicas}]
-        world.each("AlterPartitionReassignments", label, timeout_ms=5_000,
-                   topics=[{"name": topic, "partitions": wanted}])  # fmt: skip
+        world.each(
+            "AlterPartitionReassignments",
+            label,
+            timeout_ms=5_000,
+            topics=[{"name": topic, "partitions": wanted}],
+        )
 
     alter("to where it is", "t", 0, [1])
     alter("to nobody", "t", 0, [])
@@ -208,17 +286,30 @@ def reassignments(world: World) -> None:
     world.each("AlterPartitionReassignments", "nothing", topics=[], timeout_ms=5_000)
     each = world.each
     each("ListPartitionReassignments", "all", topics=None, timeout_ms=5_000)
-    each("ListPartitionReassignments", "a topic", timeout_ms=5_000,
-         topics=[{"name": "t", "partition_indexes": [0, 1]}])  # fmt: skip
-    each("ListPartitionReassignments", "unknown", timeout_ms=5_000,
-         topics=[{"name": "nope", "partition_indexes": [0]}])  # fmt: skip
+    each(
+        "ListPartitionReassignments",
+        "a topic",
+        timeout_ms=5_000,
+        topics=[{"name": "t", "partition_indexes": [0, 1]}],
+    )
+    each(
+        "ListPartitionReassignments",
+        "unknown",
+        timeout_ms=5_000,
+        topics=[{"name": "nope", "partition_indexes": [0]}],
+    )
     each("ListPartitionReassignments", "nothing", topics=[], timeout_ms=5_000)
 
 
 def elections(world: World) -> None:
     def elect(label: str, topic: str, partitions: list[int], kind: int = 0) -> None:
-        world.ask("ElectLeaders", label, election_type=kind, timeout_ms=5_000,
-                  topic_partitions=[{"topic": topic, "partitions": partitions}])  # fmt: skip
+        world.ask(
+            "ElectLeaders",
+            label,
+            election_type=kind,
+            timeout_ms=5_000,
+            topic_partitions=[{"topic": topic, "partitions": partitions}],
+        )
 
     elect("preferred", "t", [0])
     elect("unclean", "t", [0], 1)
@@ -237,8 +328,14 @@ def configs(world: World) -> None:
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
         world.each("DescribeConfigs", label, resources=[resource], **more)
 
-    some = ["retention.ms", "cleanup.policy", "max.message.bytes", "min.insync.replicas",
-            "message.timestamp.type", "segment.bytes"]  # fmt: skip
+    some = [
+        "retention.ms",
+        "cleanup.policy",
+        "max.message.bytes",
+        "min.insync.replicas",
+        "message.timestamp.type",
+        "segment.bytes",
+    ]
     describe("some of a topic", TOPIC, "t", keys=some)
     describe("with synonyms", TOPIC, "t", keys=some, include_synonyms=True)
     describe("with documentation", TOPIC, "t", keys=some, include_documentation=True)
@@ -247,9 +344,11 @@ def configs(world: World) -> None:
     describe("an unknown topic", TOPIC, "nope")
     describe("a bad name", TOPIC, "a b")
     describe("no name", TOPIC, "")
-    world.ask("DescribeConfigs", "a whole topic",
-              resources=[{"resource_type": TOPIC, "resource_name": "t",
-                          "configuration_keys": None}])  # fmt: skip
+    world.ask(
+        "DescribeConfigs",
+        "a whole topic",
+        resources=[{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": None}],
+    )
     describe("some of a broker", BROKER, "1", keys=["node.id", "num.partitions"])
     describe("another broker", BROKER, "9", keys=["node.id"])
     describe("no broker", BROKER, "x", keys=["node.id"])
@@ -273,9 +372,12 @@ def altered(world: World) -> None:
     count = [0]
 
     def alter(
-        label: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, name: str = "u",
+        label: str,
+        *changes: tuple[str, int, str | None],
+        kind: int = TOPIC,
+        name: str = "u",
         **more: object,
-    ) -> None:  # fmt: skip
+    ) -> None:
         count[0] += 1
         wanted = [{"name": n, "config_operation": o, "value": v} for n, o, v in changes]
         resource = {"resource_type": kind, "resource_name": name, "configs": wanted}
@@ -318,9 +420,11 @@ def altered(world: World) -> None:
     alter("of no broker", ("node.id", SET, "1"), kind=BROKER, name="x")
     alter("of another kind", ("retention.ms", SET, "1"), kind=99)
     of_running_brokers(world, alter)
-    one = {"resource_type": TOPIC, "resource_name": "u",
-           "configs": [{"name": "retention.ms", "config_operation": SET, "value": "1"}],
-           }  # fmt: skip
+    one = {
+        "resource_type": TOPIC,
+        "resource_name": "u",
+        "configs": [{"name": "retention.ms", "config_operation": SET, "value": "1"}],
+    }
     world.ask("IncrementalAlterConfigs", "one resource twice", resources=[one, one])
 
 
@@ -334,8 +438,11 @@ def of_running_brokers(world: World, alter: Callable[..., None]) -> None:
     alter("of a broker, append to a number", (threads, APPEND, "1"), **one)
 
     def asked(name: str) -> dict[str, object]:
-        return {"resource_type": BROKER, "resource_name": name,
-                "configuration_keys": [threads, policy]}  # fmt: skip
+        return {
+            "resource_type": BROKER,
+            "resource_name": name,
+            "configuration_keys": [threads, policy],
+        }
 
     def heard() -> bool:
         [broker] = world.call("DescribeConfigs", resources=[asked("1")]).results
@@ -344,15 +451,23 @@ def of_running_brokers(world: World, alter: Callable[..., None]) -> None:
     world.until(heard)
     for name in ("1", ""):
         resource = asked(name)
-        world.each("DescribeConfigs", f"of the running broker {name!r}", resources=[resource],
-                   include_synonyms=True)  # fmt: skip
-    resource = {"resource_type": TOPIC, "resource_name": "t",
-                "configuration_keys": ["cleanup.policy"]}  # fmt: skip
+        world.each(
+            "DescribeConfigs",
+            f"of the running broker {name!r}",
+            resources=[resource],
+            include_synonyms=True,
+        )
+    resource = {
+        "resource_type": TOPIC,
+        "resource_name": "t",
+        "configuration_keys": ["cleanup.policy"],
+    }
     world.each("DescribeConfigs", "of a topic then", resources=[resource], include_synonyms=True)
     alter("of a broker, subtract", (policy, SUBTRACT, "compact"), **one)
     alter("of a broker, back", (threads, DELETE, None), (policy, DELETE, None), **one)
-    alter("of all brokers, back", (threads, DELETE, None), ("log.retention.ms", DELETE, None),
-          **every)  # fmt: skip
+    alter(
+        "of all brokers, back", (threads, DELETE, None), ("log.retention.ms", DELETE, None), **every
+    )
 
 
 def replaced(world: World) -> None:
@@ -376,9 +491,14 @@ def listed(world: World) -> None:
     world.settle()
     world.each("ListConfigResources", "client metrics, or all")
     for label, kinds in {
-        "topics": [TOPIC], "brokers": [BROKER], "loggers": [LOGGER], "groups": [GROUP],
-        "metrics": [CLIENT_METRICS], "unknown": [99], "two kinds": [BROKER, TOPIC],
-    }.items():  # fmt: skip
+        "topics": [TOPIC],
+        "brokers": [BROKER],
+        "loggers": [LOGGER],
+        "groups": [GROUP],
+        "metrics": [CLIENT_METRICS],
+        "unknown": [99],
+        "two kinds": [BROKER, TOPIC],
+    }.items():
         world.each("ListConfigResources", label, since=1, resource_types=kinds)
 
 
@@ -386,8 +506,15 @@ def quotas(world: World) -> None:
     def entity(*parts: tuple[str, str | None]) -> list[dict[str, object]]:
         return [{"entity_type": kind, "entity_name": name} for kind, name in parts]
 
-    def alter(label: str, who: list[dict[str, object]], key: str, value: float = 0.0,
-              *, remove: bool = False, **more: object) -> None:  # fmt: skip
+    def alter(
+        label: str,
+        who: list[dict[str, object]],
+        key: str,
+        value: float = 0.0,
+        *,
+        remove: bool = False,
+        **more: object,
+    ) -> None:
         ops = [{"key": key, "value": value, "remove": remove}]
         world.ask("AlterClientQuotas", label, entries=[{"entity": who, "ops": ops}], **more)
 
@@ -445,8 +572,14 @@ def produce(world: World) -> None:
     t = world.topic_id("t")
     for version in range(3, 14):
         part = {"index": 0, "records": batch([b"v%d" % version])}
-        world.ask("Produce", "a record", version, acks=-1, timeout_ms=5_000,
-                  topic_data=[{"name": "t", "topic_id": t, "partition_data": [part]}])  # fmt: skip
+        world.ask(
+            "Produce",
+            "a record",
+            version,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[{"name": "t", "topic_id": t, "partition_data": [part]}],
+        )
     broken = bytearray(batch([b"x"]))
     broken[-1] ^= 1
     for label, name, topic_id, index, records, acks in (
@@ -458,36 +591,77 @@ def produce(world: World) -> None:
         ("acks of two", "t", t, 0, batch([b"x"]), 2),
         ("one acknowledgement", "t", t, 0, batch([b"one"]), 1),
         ("an internal topic", "__consumer_offsets", NOBODY, 0, batch([b"x"]), -1),
-        ("an unknown producer", "t", t, 1,
-         batch([b"x"], producer_id=77, producer_epoch=0, base_sequence=5), -1),
-        ("a first sequence", "t", t, 1,
-         batch([b"i0"], producer_id=78, producer_epoch=0, base_sequence=0), -1),
-        ("the same again", "t", t, 1,
-         batch([b"i0"], producer_id=78, producer_epoch=0, base_sequence=0), -1),
-        ("a gap", "t", t, 1,
-         batch([b"i9"], producer_id=78, producer_epoch=0, base_sequence=9), -1),
-        ("an old epoch", "t", t, 1,
-         batch([b"i1"], producer_id=78, producer_epoch=-1, base_sequence=1), -1),
-        ("a new epoch not from zero", "t", t, 1,
-         batch([b"i1"], producer_id=78, producer_epoch=1, base_sequence=3), -1),
-    ):  # fmt: skip
+        (
+            "an unknown producer",
+            "t",
+            t,
+            1,
+            batch([b"x"], producer_id=77, producer_epoch=0, base_sequence=5),
+            -1,
+        ),
+        (
+            "a first sequence",
+            "t",
+            t,
+            1,
+            batch([b"i0"], producer_id=78, producer_epoch=0, base_sequence=0),
+            -1,
+        ),
+        (
+            "the same again",
+            "t",
+            t,
+            1,
+            batch([b"i0"], producer_id=78, producer_epoch=0, base_sequence=0),
+            -1,
+        ),
+        ("a gap", "t", t, 1, batch([b"i9"], producer_id=78, producer_epoch=0, base_sequence=9), -1),
+        (
+            "an old epoch",
+            "t",
+            t,
+            1,
+            batch([b"i1"], producer_id=78, producer_epoch=-1, base_sequence=1),
+            -1,
+        ),
+        (
+            "a new epoch not from zero",
+            "t",
+            t,
+            1,
+            batch([b"i1"], producer_id=78, producer_epoch=1, base_sequence=3),
+            -1,
+        ),
+    ):
         for version in (7, 9, 12, 13):
             if label in ("a first sequence", "one acknowledgement") and version != 13:
                 continue
-            data = {"name": name, "topic_id": topic_id,
-                    "partition_data": [{"index": index, "records": records}]}  # fmt: skip
+            data = {
+                "name": name,
+                "topic_id": topic_id,
+                "partition_data": [{"index": index, "records": records}],
+            }
             world.ask("Produce", label, version, acks=acks, timeout_ms=5_000, topic_data=[data])
     world.ask("Produce", "nothing", acks=-1, timeout_ms=5_000, topic_data=[])
 
 
 def fetch(world: World) -> None:
     def part(partition: int, offset: int, **more: object) -> dict[str, object]:
-        return {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20,
-                **more}  # fmt: skip
+        return {
+            "partition": partition,
+            "fetch_offset": offset,
+            "partition_max_bytes": 1 << 20,
+            **more,
+        }
 
     def asked(name: str, topic_id: bytes, *parts: dict[str, object], **more: object):
-        return {"topics": [{"topic": name, "topic_id": topic_id, "partitions": list(parts)}],
-                "max_bytes": 1 << 20, "max_wait_ms": 0, "min_bytes": 0, **more}  # fmt: skip
+        return {
+            "topics": [{"topic": name, "topic_id": topic_id, "partitions": list(parts)}],
+            "max_bytes": 1 << 20,
+            "max_wait_ms": 0,
+            "min_bytes": 0,
+            **more,
+        }
 
     t, each = world.topic_id("t"), world.each
     each("Fetch", "from the start", **asked("t", t, part(0, 0)))
@@ -515,14 +689,25 @@ def sessions(
 
     def ask(label: str, session_id: int, epoch: int, fields: dict | None = None) -> int:
         empty = {"topics": [], "max_bytes": 1 << 20, "max_wait_ms": 0, "min_bytes": 0}
-        answer = world.ask("Fetch", f"session: {label}", version, session_id=session_id,
-                           session_epoch=epoch, **(fields or empty))  # fmt: skip
+        answer = world.ask(
+            "Fetch",
+            f"session: {label}",
+            version,
+            session_id=session_id,
+            session_epoch=epoch,
+            **(fields or empty),
+        )
         return answer.session_id
 
     def forgotten(name: str, topic_id: bytes, *partitions: int) -> dict:
         left = {"topic": name, "topic_id": topic_id, "partitions": list(partitions)}
-        return {"topics": [], "forgotten_topics_data": [left], "max_bytes": 1 << 20,
-                "max_wait_ms": 0, "min_bytes": 0}  # fmt: skip
+        return {
+            "topics": [],
+            "forgotten_topics_data": [left],
+            "max_bytes": 1 << 20,
+            "max_wait_ms": 0,
+            "min_bytes": 0,
+        }
 
     ask("unknown", 7_777, 1)
     session = ask("begun", 0, 0, asked("t", t, part(0, 12), part(1, 0)))
@@ -536,9 +721,17 @@ def sessions(
     ask("forgotten", session, 7, forgotten("nope", NOBODY, 0))
     ask("two forgotten", session, 8, forgotten("t", t, 0, 1))
     other = 12 if version >= 13 else 18
-    world.ask("Fetch", f"session: topics named otherwise than v{version}", other,
-              session_id=session, session_epoch=9, topics=[], max_bytes=1, max_wait_ms=0,
-              min_bytes=0)  # fmt: skip
+    world.ask(
+        "Fetch",
+        f"session: topics named otherwise than v{version}",
+        other,
+        session_id=session,
+        session_epoch=9,
+        topics=[],
+        max_bytes=1,
+        max_wait_ms=0,
+        min_bytes=0,
+    )
     ask("all forgotten", session, 9, forgotten("u", u, 0))
     ask("gone", session, 10)
     session = ask("another", 0, 0, asked("t", t, part(0, 12)))
@@ -554,8 +747,15 @@ def offsets(world: World) -> None:
 
     def listed(label: str, name: str, *parts: dict[str, object], **more: object) -> None:
         since = more.pop("since", 1)
-        world.each("ListOffsets", label, since=since, replica_id=-1, timeout_ms=5_000,  # type: ignore[arg-type]
-                   topics=[{"name": name, "partitions": list(parts)}], **more)  # fmt: skip
+        world.each(
+            "ListOffsets",
+            label,
+            since=since,
+            replica_id=-1,
+            timeout_ms=5_000,  # type: ignore[arg-type]
+            topics=[{"name": name, "partitions": list(parts)}],
+            **more,
+        )
 
     listed("earliest", "t", part(0, EARLIEST))
     listed("latest", "t", part(0, LATEST))
@@ -577,8 +777,12 @@ def offsets(world: World) -> None:
     world.ask("ListOffsets", "nothing", replica_id=-1, topics=[])
 
     def ended(label: str, name: str, **one: object) -> None:
-        world.each("OffsetForLeaderEpoch", label, replica_id=-1,
-                   topics=[{"topic": name, "partitions": [{"partition": 0, **one}]}])  # fmt: skip
+        world.each(
+            "OffsetForLeaderEpoch",
+            label,
+            replica_id=-1,
+            topics=[{"topic": name, "partitions": [{"partition": 0, **one}]}],
+        )
 
     ended("this epoch", "t", leader_epoch=0)
     ended("a later epoch", "t", leader_epoch=5)
@@ -590,8 +794,12 @@ def offsets(world: World) -> None:
 
     def delete(label: str, name: str, partition: int, offset: int) -> None:
         before = {"partition_index": partition, "offset": offset}
-        world.each("DeleteRecords", label, timeout_ms=5_000,
-                   topics=[{"name": name, "partitions": [before]}])  # fmt: skip
+        world.each(
+            "DeleteRecords",
+            label,
+            timeout_ms=5_000,
+            topics=[{"name": name, "partitions": [before]}],
+        )
 
     delete("some", "t", 0, 3)
     delete("less than before", "t", 0, 1)
@@ -603,8 +811,14 @@ def offsets(world: World) -> None:
     delete("all of nothing", "u", 0, -1)
     listed("earliest after deleting", "t", part(0, EARLIEST))
     gone = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1}
-    world.each("Fetch", "deleted", max_bytes=1 << 20, max_wait_ms=0, min_bytes=0, topics=[
-        {"topic": "t", "topic_id": world.topic_id("t"), "partitions": [gone]}])  # fmt: skip
+    world.each(
+        "Fetch",
+        "deleted",
+        max_bytes=1 << 20,
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[{"topic": "t", "topic_id": world.topic_id("t"), "partitions": [gone]}],
+    )
     producers(world)
 
 
@@ -614,20 +828,25 @@ def producers(world: World) -> None:
     data = {"name": "t", "topic_id": t, "partition_data": [{"index": 1, "records": late}]}
     world.ask("Produce", "a time to come", acks=-1, timeout_ms=5_000, topic_data=[data])
     for label, name, partition in (
-        ("of a partition", "t", 1), ("of an empty one", "u", 0), ("unknown topic", "nope", 0),
+        ("of a partition", "t", 1),
+        ("of an empty one", "u", 0),
+        ("unknown topic", "nope", 0),
         ("unknown partition", "t", 9),
-    ):  # fmt: skip
-        world.each("DescribeProducers", label,
-                   topics=[{"name": name, "partition_indexes": [partition]}])  # fmt: skip
+    ):
+        world.each(
+            "DescribeProducers", label, topics=[{"name": name, "partition_indexes": [partition]}]
+        )
 
 
 def beginning(world: World) -> None:
     """From here on the internal topics are there."""
     world.each("FindCoordinator", "of a group", key="g", key_type=0, coordinator_keys=["g"])
-    world.each("FindCoordinator", "of a transaction", since=1, key="x", key_type=1,
-               coordinator_keys=["x"])  # fmt: skip
-    world.each("FindCoordinator", "of another kind", since=1, key="x", key_type=7,
-               coordinator_keys=["x"])  # fmt: skip
+    world.each(
+        "FindCoordinator", "of a transaction", since=1, key="x", key_type=1, coordinator_keys=["x"]
+    )
+    world.each(
+        "FindCoordinator", "of another kind", since=1, key="x", key_type=7, coordinator_keys=["x"]
+    )
     world.each("FindCoordinator", "nothing", since=4, key_type=0, coordinator_keys=[])
     world.each("FindCoordinator", "no name", key="", key_type=0, coordinator_keys=[""])
     world.ask("FindCoordinator", "twice", key_type=0, coordinator_keys=["g", "g"])

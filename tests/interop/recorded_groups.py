@@ -18,20 +18,36 @@ def classic(world: World) -> None:
     ask = world.ask
 
     def join(label: str, version: int, **more: Any) -> Any:
-        return ask("JoinGroup", label, version, **{
-            "group_id": f"j{version}", "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 5_000, "protocol_type": "consumer", "protocols": RANGE,
-            **more})  # fmt: skip
+        return ask(
+            "JoinGroup",
+            label,
+            version,
+            **{
+                "group_id": f"j{version}",
+                "session_timeout_ms": 10_000,
+                "rebalance_timeout_ms": 5_000,
+                "protocol_type": "consumer",
+                "protocols": RANGE,
+                **more,
+            },
+        )
 
     for version in range(2, 10):
         first = join("a new member", version)
         joined = join("with its id", version, member_id=first.member_id) if version >= 4 else first
-        me = {"group_id": f"j{version}", "generation_id": joined.generation_id,
-              "member_id": joined.member_id}  # fmt: skip
+        me = {
+            "group_id": f"j{version}",
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+        }
         synced(world, version, me)
         join("an unknown id", version, member_id="nobody")
-        join("another protocol", version, group_id=f"j{version}",
-             protocols=[{"name": "other", "metadata": b""}])  # fmt: skip
+        join(
+            "another protocol",
+            version,
+            group_id=f"j{version}",
+            protocols=[{"name": "other", "metadata": b""}],
+        )
         join("another type", version, protocol_type="connect")
         join("no protocols", version, protocols=[])
         join("no type", version, protocol_type="")
@@ -49,8 +65,12 @@ def synced(world: World, version: int, me: dict[str, Any]) -> None:
     names = {"protocol_type": "consumer", "protocol_name": "range"}
 
     def sync(label: str, **more: Any) -> None:
-        world.ask("SyncGroup", f"{label}, join v{version}", used,
-                  **{**me, **names, "assignments": mine, **more})  # fmt: skip
+        world.ask(
+            "SyncGroup",
+            f"{label}, join v{version}",
+            used,
+            **{**me, **names, "assignments": mine, **more},
+        )
 
     sync("an old generation", generation_id=me["generation_id"] - 1)
     sync("an unknown id", member_id="nobody")
@@ -71,8 +91,13 @@ def synced(world: World, version: int, me: dict[str, Any]) -> None:
     beat("no group", group_id="")
     label = f"a group, join v{version}"
     world.each("DescribeGroups", label, groups=[me["group_id"]])
-    world.each("DescribeGroups", f"with operations, join v{version}", since=3,
-               groups=[me["group_id"]], include_authorized_operations=True)  # fmt: skip
+    world.each(
+        "DescribeGroups",
+        f"with operations, join v{version}",
+        since=3,
+        groups=[me["group_id"]],
+        include_authorized_operations=True,
+    )
 
 
 def left(world: World, version: int, me: dict[str, Any]) -> None:
@@ -94,23 +119,54 @@ def left(world: World, version: int, me: dict[str, Any]) -> None:
 
 def static(world: World) -> None:
     def join(label: str, **more: Any) -> Any:
-        return world.ask("JoinGroup", f"static, {label}", 9, **{
-            "group_id": "static", "session_timeout_ms": 10_000, "group_instance_id": "i",
-            "rebalance_timeout_ms": 5_000, "protocol_type": "consumer", "protocols": RANGE,
-            **more})  # fmt: skip
+        return world.ask(
+            "JoinGroup",
+            f"static, {label}",
+            9,
+            **{
+                "group_id": "static",
+                "session_timeout_ms": 10_000,
+                "group_instance_id": "i",
+                "rebalance_timeout_ms": 5_000,
+                "protocol_type": "consumer",
+                "protocols": RANGE,
+                **more,
+            },
+        )
 
     first = join("new")
     me = {"group_id": "static", "generation_id": first.generation_id, "group_instance_id": "i"}
-    world.ask("SyncGroup", "static", 5, **me, member_id=first.member_id, protocol_type="consumer",
-              protocol_name="range", assignments=[])  # fmt: skip
+    world.ask(
+        "SyncGroup",
+        "static",
+        5,
+        **me,
+        member_id=first.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    )
     second = join("restarted")
     world.ask("Heartbeat", "static, fenced", 4, **me, member_id=first.member_id)
-    world.ask("SyncGroup", "static, fenced", 5, **me, member_id=first.member_id,
-              protocol_type="consumer", protocol_name="range", assignments=[])  # fmt: skip
+    world.ask(
+        "SyncGroup",
+        "static, fenced",
+        5,
+        **me,
+        member_id=first.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    )
     join("fenced", member_id=first.member_id)
     world.ask("Heartbeat", "static", 4, **me, member_id=second.member_id)
-    world.ask("Heartbeat", "static, another instance", 4, **{**me, "group_instance_id": "k"},
-              member_id=second.member_id)  # fmt: skip
+    world.ask(
+        "Heartbeat",
+        "static, another instance",
+        4,
+        **{**me, "group_instance_id": "k"},
+        member_id=second.member_id,
+    )
     member = {"member_id": "", "group_instance_id": "i", "reason": None}
     world.ask("LeaveGroup", "static, by instance", 5, group_id="static", members=[member])
 
@@ -122,8 +178,11 @@ def committed(world: World, version: int, me: dict[str, Any]) -> None:
     def commit(label: str, topic: str = "t", partition: int = 0, **more: Any) -> None:
         part = {"partition_index": partition, "committed_offset": 7, "committed_metadata": "m"}
         part |= {name: more.pop(name) for name in list(more) if name in part}
-        owner = {"group_id": me["group_id"], "member_id": me["member_id"],
-                 "generation_id_or_member_epoch": me["generation_id"]}  # fmt: skip
+        owner = {
+            "group_id": me["group_id"],
+            "member_id": me["member_id"],
+            "generation_id_or_member_epoch": me["generation_id"],
+        }
         topics = [{"name": topic, "topic_id": world.topic_id("t"), "partitions": [part]}]
         world.ask("OffsetCommit", label, used, **{**owner, "topics": topics, **more})
 
@@ -143,10 +202,20 @@ def offsets(world: World) -> None:
     t = world.topic_id("t")
     part = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "said"}
     for version in range(2, 11):
-        world.ask("OffsetCommit", "of nobody", version, group_id="g", topics=[
-            {"name": "t", "topic_id": t, "partitions": [part]}])  # fmt: skip
-    world.ask("OffsetCommit", "of an unknown id", 10, group_id="g",
-              topics=[{"topic_id": NOBODY, "partitions": [part]}])  # fmt: skip
+        world.ask(
+            "OffsetCommit",
+            "of nobody",
+            version,
+            group_id="g",
+            topics=[{"name": "t", "topic_id": t, "partitions": [part]}],
+        )
+    world.ask(
+        "OffsetCommit",
+        "of an unknown id",
+        10,
+        group_id="g",
+        topics=[{"topic_id": NOBODY, "partitions": [part]}],
+    )
     world.ask("OffsetCommit", "nothing", group_id="g", topics=[])
 
     def fetched(label: str, group: str, name: str, indexes: list[int] | None, **more: Any) -> None:
@@ -154,8 +223,11 @@ def offsets(world: World) -> None:
         one = {"name": name, "topic_id": topic_id, "partition_indexes": indexes or []}
         topics = None if indexes is None else [one]
         old = None if indexes is None else [{"name": name, "partition_indexes": indexes}]
-        group_of = {"group_id": group, "topics": topics,
-                    **{n: more.pop(n) for n in list(more) if n.startswith("member")}}  # fmt: skip
+        group_of = {
+            "group_id": group,
+            "topics": topics,
+            **{n: more.pop(n) for n in list(more) if n.startswith("member")},
+        }
         fields = {"group_id": group, "topics": old, "groups": [group_of], "since": 2, **more}
         world.each("OffsetFetch", label, **fields)
 
@@ -172,8 +244,13 @@ def offsets(world: World) -> None:
     fetched("two groups", "g", "t", [0], since=8)
 
     def delete(label: str, group: str, topic: str, index: int) -> None:
-        world.ask("OffsetDelete", label, 0, group_id=group, topics=[
-            {"name": topic, "partitions": [{"partition_index": index}]}])  # fmt: skip
+        world.ask(
+            "OffsetDelete",
+            label,
+            0,
+            group_id=group,
+            topics=[{"name": topic, "partitions": [{"partition_index": index}]}],
+        )
 
     delete("never committed", "g", "t", 1)
     delete("an unknown partition", "g", "t", 9)
@@ -206,12 +283,25 @@ def consumers(world: World) -> None:
     """A member of the consumer protocol (KIP-848)."""
 
     def beat(label: str, **more: Any) -> Any:
-        return world.ask("ConsumerGroupHeartbeat", label, **{
-            "group_id": "k", "member_id": "m-1", "member_epoch": 0, "rebalance_timeout_ms": 5_000,
-            "subscribed_topic_names": ["t"], "topic_partitions": [], **more})  # fmt: skip
+        return world.ask(
+            "ConsumerGroupHeartbeat",
+            label,
+            **{
+                "group_id": "k",
+                "member_id": "m-1",
+                "member_epoch": 0,
+                "rebalance_timeout_ms": 5_000,
+                "subscribed_topic_names": ["t"],
+                "topic_partitions": [],
+                **more,
+            },
+        )
 
-    bare: dict[str, Any] = {"subscribed_topic_names": None, "topic_partitions": None,
-                            "rebalance_timeout_ms": -1}  # fmt: skip
+    bare: dict[str, Any] = {
+        "subscribed_topic_names": None,
+        "topic_partitions": None,
+        "rebalance_timeout_ms": -1,
+    }
     beat("no group", group_id="")
     beat("no member", member_id="")
     beat("no rebalance timeout", rebalance_timeout_ms=-1)
@@ -226,28 +316,46 @@ def consumers(world: World) -> None:
     owned = [{"topic_id": world.topic_id("t"), "partitions": [0, 1]}]
     beat("it owns", member_epoch=joined.member_epoch, **{**bare, "topic_partitions": owned})
     world.each("ConsumerGroupDescribe", "a group", group_ids=["k"])
-    world.each("ConsumerGroupDescribe", "with operations", group_ids=["k"],
-               include_authorized_operations=True)  # fmt: skip
+    world.each(
+        "ConsumerGroupDescribe",
+        "with operations",
+        group_ids=["k"],
+        include_authorized_operations=True,
+    )
     world.each("ConsumerGroupDescribe", "unknown", group_ids=["nope"])
     world.each("ConsumerGroupDescribe", "no name", group_ids=[""])
     world.each("ConsumerGroupDescribe", "a classic group", group_ids=["static"])
     world.each("DescribeGroups", "a consumer group", groups=["k"])
     part = {"partition_index": 0, "committed_offset": 1}
     for label, epoch, member in (
-        ("its epoch", joined.member_epoch, "m-1"), ("another epoch", 9, "m-1"),
-        ("a stranger", 1, "m-2"), ("nobody", -1, ""),
-    ):  # fmt: skip
+        ("its epoch", joined.member_epoch, "m-1"),
+        ("another epoch", 9, "m-1"),
+        ("a stranger", 1, "m-2"),
+        ("nobody", -1, ""),
+    ):
         for version in (9, 10):
             topics = [{"name": "t", "topic_id": world.topic_id("t"), "partitions": [part]}]
             who = {"group_id": "k", "member_id": member, "generation_id_or_member_epoch": epoch}
             world.ask("OffsetCommit", f"consumer group, {label}", version, **who, topics=topics)
-            group = {"group_id": "k", "member_id": member or None, "member_epoch": epoch,
-                     "topics": [{"name": "t", "topic_id": world.topic_id("t"),
-                                 "partition_indexes": [0]}]}  # fmt: skip
+            group = {
+                "group_id": "k",
+                "member_id": member or None,
+                "member_epoch": epoch,
+                "topics": [
+                    {"name": "t", "topic_id": world.topic_id("t"), "partition_indexes": [0]}
+                ],
+            }
             world.ask("OffsetFetch", f"consumer group, {label}", version, groups=[group])
-    world.ask("JoinGroup", "a consumer group", 9, group_id="k", session_timeout_ms=10_000,
-              rebalance_timeout_ms=5_000, protocol_type="consumer",
-              protocols=[{"name": "x", "metadata": b""}])  # fmt: skip
+    world.ask(
+        "JoinGroup",
+        "a consumer group",
+        9,
+        group_id="k",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=5_000,
+        protocol_type="consumer",
+        protocols=[{"name": "x", "metadata": b""}],
+    )
     beat("static", member_id="m-2", instance_id="i")
     beat("the same instance", member_id="m-3", instance_id="i")
     beat("leaves", member_epoch=-1, **bare)
@@ -262,20 +370,41 @@ def transactions(world: World) -> None:
     each("InitProducerId", "idempotent", transactional_id=None, transaction_timeout_ms=1_000)
     ask("InitProducerId", "no name", transactional_id="", transaction_timeout_ms=1_000)
     ask("InitProducerId", "no time", transactional_id="x", transaction_timeout_ms=0)
-    ask("InitProducerId", "too much time", transactional_id="x",
-        transaction_timeout_ms=100_000_000)  # fmt: skip
-    ask("InitProducerId", "half an identity", transactional_id="x", transaction_timeout_ms=1_000,
-        producer_id=5)  # fmt: skip
-    ask("InitProducerId", "a stranger's identity", transactional_id="x", producer_id=5,
-        producer_epoch=0, transaction_timeout_ms=1_000)  # fmt: skip
+    ask("InitProducerId", "too much time", transactional_id="x", transaction_timeout_ms=100_000_000)
+    ask(
+        "InitProducerId",
+        "half an identity",
+        transactional_id="x",
+        transaction_timeout_ms=1_000,
+        producer_id=5,
+    )
+    ask(
+        "InitProducerId",
+        "a stranger's identity",
+        transactional_id="x",
+        producer_id=5,
+        producer_epoch=0,
+        transaction_timeout_ms=1_000,
+    )
     for version in range(6):
-        me = ask("InitProducerId", "a name", version, transactional_id=f"tx{version}",
-                 transaction_timeout_ms=60_000)  # fmt: skip
-        who = {"transactional_id": f"tx{version}", "producer_id": me.producer_id,
-               "producer_epoch": me.producer_epoch}  # fmt: skip
+        me = ask(
+            "InitProducerId",
+            "a name",
+            version,
+            transactional_id=f"tx{version}",
+            transaction_timeout_ms=60_000,
+        )
+        who = {
+            "transactional_id": f"tx{version}",
+            "producer_id": me.producer_id,
+            "producer_epoch": me.producer_epoch,
+        }
         transaction(world, version, who)
-    each("DescribeTransactions", "open, ended, unknown, nameless",
-         transactional_ids=["tx0", "tx3", "nope", ""])  # fmt: skip
+    each(
+        "DescribeTransactions",
+        "open, ended, unknown, nameless",
+        transactional_ids=["tx0", "tx3", "nope", ""],
+    )
     each("DescribeTransactions", "nothing", transactional_ids=[])
     each("ListTransactions", "all")
     each("ListTransactions", "in a state", state_filters=["Ongoing"])
@@ -285,37 +414,71 @@ def transactions(world: World) -> None:
     each("ListTransactions", "by pattern", since=2, transactional_id_pattern="tx[12]")
     each("ListTransactions", "by a bad pattern", since=2, transactional_id_pattern="(")
     each("ListTransactions", "by no pattern", since=2, transactional_id_pattern="")
-    marker = {"producer_id": 987, "producer_epoch": 0, "transaction_result": True,
-              "topics": [{"name": "t", "partition_indexes": [0, 9]},
-                         {"name": "nope", "partition_indexes": [0]}]}  # fmt: skip
+    marker = {
+        "producer_id": 987,
+        "producer_epoch": 0,
+        "transaction_result": True,
+        "topics": [
+            {"name": "t", "partition_indexes": [0, 9]},
+            {"name": "nope", "partition_indexes": [0]},
+        ],
+    }
     each("WriteTxnMarkers", "of a stranger", markers=[marker])
     each("WriteTxnMarkers", "nothing", markers=[])
-    batch = batch_of([b"x"], STAMP_MS, producer_id=55, producer_epoch=0, base_sequence=0,
-                     transactional=True)  # fmt: skip
+    batch = batch_of(
+        [b"x"], STAMP_MS, producer_id=55, producer_epoch=0, base_sequence=0, transactional=True
+    )
     data = {"name": "t", "topic_id": t, "partition_data": [{"index": 0, "records": batch}]}
     for version in (9, 11, 12, 13):
-        ask("Produce", "transactional, without a name", version, acks=-1, timeout_ms=5_000,
-            topic_data=[data])  # fmt: skip
-        ask("Produce", "transactional, of a stranger", version, acks=-1, timeout_ms=5_000,
-            topic_data=[data], transactional_id="stranger")  # fmt: skip
+        ask(
+            "Produce",
+            "transactional, without a name",
+            version,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[data],
+        )
+        ask(
+            "Produce",
+            "transactional, of a stranger",
+            version,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[data],
+            transactional_id="stranger",
+        )
     tx_offsets(world)
 
 
 def transaction(world: World, version: int, who: dict[str, Any]) -> None:
     ask = world.ask
-    mine = {"v3_and_below_transactional_id": who["transactional_id"],
-            "v3_and_below_producer_id": who["producer_id"],
-            "v3_and_below_producer_epoch": who["producer_epoch"]}  # fmt: skip
+    mine = {
+        "v3_and_below_transactional_id": who["transactional_id"],
+        "v3_and_below_producer_id": who["producer_id"],
+        "v3_and_below_producer_epoch": who["producer_epoch"],
+    }
 
     def add(label: str, topic: str, index: int, **more: Any) -> None:
         topics = [{"name": topic, "partitions": [index]}]
-        ask("AddPartitionsToTxn", label, version, **{
-            **mine, "v3_and_below_topics": topics, **more,
-            "transactions": [{**who, "verify_only": False, "topics": topics}]})  # fmt: skip
+        ask(
+            "AddPartitionsToTxn",
+            label,
+            version,
+            **{
+                **mine,
+                "v3_and_below_topics": topics,
+                **more,
+                "transactions": [{**who, "verify_only": False, "topics": topics}],
+            },
+        )
 
     def end(label: str, committed: bool, used: int | None = None, **more: Any) -> Any:
-        return ask("EndTxn", label, version if used is None else used,
-                   **{**who, "committed": committed, **more})  # fmt: skip
+        return ask(
+            "EndTxn",
+            label,
+            version if used is None else used,
+            **{**who, "committed": committed, **more},
+        )
 
     end("nothing to commit", True)
     add("a partition", "t", 0)
@@ -333,13 +496,21 @@ def transaction(world: World, version: int, who: dict[str, Any]) -> None:
 
 def tx_offsets(world: World) -> None:
     me = world.call("InitProducerId", transactional_id="to", transaction_timeout_ms=60_000)
-    who = {"transactional_id": "to", "producer_id": me.producer_id,
-           "producer_epoch": me.producer_epoch, "group_id": "g"}  # fmt: skip
+    who = {
+        "transactional_id": "to",
+        "producer_id": me.producer_id,
+        "producer_epoch": me.producer_epoch,
+        "group_id": "g",
+    }
     part = {"partition_index": 0, "committed_offset": 3, "committed_metadata": None}
 
     def commit(label: str, version: int, topic: str = "t", **more: Any) -> None:
-        world.ask("TxnOffsetCommit", label, version, **{
-            **who, "topics": [{"name": topic, "partitions": [part]}], **more})  # fmt: skip
+        world.ask(
+            "TxnOffsetCommit",
+            label,
+            version,
+            **{**who, "topics": [{"name": topic, "partitions": [part]}], **more},
+        )
 
     for version in range(6):
         commit("of a stranger", version, producer_id=99_999)
@@ -354,21 +525,47 @@ def tx_offsets(world: World) -> None:
     group = {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0]}]}
     world.ask("OffsetFetch", "staged, unstable", 8, groups=[group])
     world.ask("OffsetFetch", "staged, stable", 8, groups=[group], require_stable=True)
-    world.ask("EndTxn", "with offsets", 4, committed=False,
-              **{name: who[name] for name in who if name != "group_id"})  # fmt: skip
+    world.ask(
+        "EndTxn",
+        "with offsets",
+        4,
+        committed=False,
+        **{name: who[name] for name in who if name != "group_id"},
+    )
 
 
 def access(world: World) -> None:
     """Without an authorizer."""
-    acl = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3,
-           "principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}  # fmt: skip
+    acl = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": 3,
+        "principal": "User:a",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
     world.each("CreateAcls", "without access control", creations=[acl])
-    world.each("DescribeAcls", "without access control", resource_type_filter=1,
-               resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
-               host_filter=None, operation=1, permission_type=1)  # fmt: skip
-    each = {"resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
-            "principal_filter": None, "host_filter": None, "operation": 1,
-            "permission_type": 1}  # fmt: skip
+    world.each(
+        "DescribeAcls",
+        "without access control",
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    each = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
     world.each("DeleteAcls", "without access control", filters=[each])
 
 

@@ -84,10 +84,14 @@ def theirs() -> Any:
 @pytest.fixture(scope="module")
 def ours() -> Any:
     with Embedded(
-        security_protocol="SASL_PLAINTEXT", users=USERS, acls=True, super_users=("User:root",),
-        sasl_enabled_mechanisms=("PLAIN",), offsets_topic_num_partitions=3,
+        security_protocol="SASL_PLAINTEXT",
+        users=USERS,
+        acls=True,
+        super_users=("User:root",),
+        sasl_enabled_mechanisms=("PLAIN",),
+        offsets_topic_num_partitions=3,
         transaction_state_log_num_partitions=3,
-    ) as cluster:  # fmt: skip
+    ) as cluster:
         return told_by(cluster.bootstrap)
 
 

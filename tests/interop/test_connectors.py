@@ -21,8 +21,11 @@ from tests.interop.connectors.world import World
 from tests.interop.connectors.writes import WRITES
 
 pytestmark = [
-    pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300),
-]  # fmt: skip
+    pytest.mark.java,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 SCENARIOS: Final = {
     f"{kind} {name}": run
     for kind, listed in (("read", READS), ("stream", STREAMS), ("write", WRITES))
@@ -47,10 +50,14 @@ DIFFERENCES: Final[dict[str, str]] = {
 COMPARED: Final = frozenset(
     {
         *(f"read {name}" for name in list(READS)[:16]),
-        "stream available_now", "stream restarted", "stream latest_without_a_batch",
-        "stream latest_after_a_batch", "stream starting_time", "stream starting_time_past_all",
+        "stream available_now",
+        "stream restarted",
+        "stream latest_without_a_batch",
+        "stream latest_after_a_batch",
+        "stream starting_time",
+        "stream starting_time_past_all",
     }
-)  # fmt: skip
+)
 """What has been compared. The others are skipped, and say so, until somebody has looked at what
 they show: `KOHORT_CONNECTORS=all` runs them."""
 EVERYTHING: Final = os.environ.get("KOHORT_CONNECTORS") == "all"

@@ -41,9 +41,11 @@ def topic(cluster) -> str:
 def group(cluster, topic) -> str:
     name = fresh("tools-group")
     with Consumer(
-        bootstrap_servers=cluster.bootstrap, group_id=name, auto_offset_reset="earliest",
+        bootstrap_servers=cluster.bootstrap,
+        group_id=name,
+        auto_offset_reset="earliest",
         enable_auto_commit=False,
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         consumer.assign([(topic, n) for n in range(3)])
         seen = 0
         while seen < 30:
@@ -55,9 +57,18 @@ def group(cluster, topic) -> str:
 def test_topics(at) -> None:
     name = fresh("made")
     assert "Created topic" in tool(
-        f"{TOOLS}.TopicCommand", *at, "--create", "--topic", name, "--partitions", "2",
-        "--replication-factor", "1", "--config", "retention.ms=60000",
-    )  # fmt: skip
+        f"{TOOLS}.TopicCommand",
+        *at,
+        "--create",
+        "--topic",
+        name,
+        "--partitions",
+        "2",
+        "--replication-factor",
+        "1",
+        "--config",
+        "retention.ms=60000",
+    )
     assert name in tool(f"{TOOLS}.TopicCommand", *at, "--list").split()
     tool(f"{TOOLS}.TopicCommand", *at, "--alter", "--topic", name, "--partitions", "5")
     shown = tool(f"{TOOLS}.TopicCommand", *at, "--describe", "--topic", name)
@@ -78,12 +89,22 @@ def test_groups(at, topic, group) -> None:
     assert rows[topic, "1"] == ["10", "10", "0"]
     assert "Empty" in tool(command, *at, "--describe", "--group", group, "--state")
     reset = tool(
-        command, *at, "--group", group, "--topic", topic, "--reset-offsets", "--to-datetime",
-        "1970-01-01T00:00:01.015", "--execute",
-    )  # fmt: skip
+        command,
+        *at,
+        "--group",
+        group,
+        "--topic",
+        topic,
+        "--reset-offsets",
+        "--to-datetime",
+        "1970-01-01T00:00:01.015",
+        "--execute",
+    )
     assert {line.split()[2]: line.split()[3] for line in reset.splitlines() if topic in line} == {
-        "0": "5", "1": "5", "2": "5"
-    }  # fmt: skip
+        "0": "5",
+        "1": "5",
+        "2": "5",
+    }
     tool(command, *at, "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
     tool(command, *at, "--delete", "--group", group)
     assert group not in tool(command, *at, "--list").split()
@@ -94,9 +115,11 @@ def test_groups_of_both_protocols_are_listed_with_their_types(at, cluster, topic
     consumers = []
     for protocol, name in names.items():
         consumer = Consumer(
-            bootstrap_servers=cluster.bootstrap, group_id=name, group_protocol=protocol,
+            bootstrap_servers=cluster.bootstrap,
+            group_id=name,
+            group_protocol=protocol,
             auto_offset_reset="earliest",
-        )  # fmt: skip
+        )
         consumer.subscribe([topic])
         while not consumer.poll(1):
             pass
@@ -127,23 +150,43 @@ def test_console_producer_and_consumer(at, cluster) -> None:
     name = fresh("console")
     cluster.create_topic(name)
     tool(
-        f"{TOOLS}.ConsoleProducer", *at, "--topic", name, "--reader-property", "parse.key=true",
-        "--reader-property", "key.separator=:", stdin="a:1\nb:2\n",
-    )  # fmt: skip
+        f"{TOOLS}.ConsoleProducer",
+        *at,
+        "--topic",
+        name,
+        "--reader-property",
+        "parse.key=true",
+        "--reader-property",
+        "key.separator=:",
+        stdin="a:1\nb:2\n",
+    )
     shown = tool(
-        f"{TOOLS}.consumer.ConsoleConsumer", *at, "--topic", name, "--from-beginning",
-        "--max-messages", "2", "--formatter-property", "print.key=true",
-    )  # fmt: skip
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *at,
+        "--topic",
+        name,
+        "--from-beginning",
+        "--max-messages",
+        "2",
+        "--formatter-property",
+        "print.key=true",
+    )
     assert shown.split() == ["a", "1", "b", "2"]
 
 
 def test_our_offsets_topic_is_read_by_their_formatter(at, topic, group) -> None:
     """Issue 2, 3: `__consumer_offsets` holds Kafka's own records."""
     shown = tool(
-        f"{TOOLS}.consumer.ConsoleConsumer", *at, "--topic", "__consumer_offsets",
-        "--from-beginning", "--timeout-ms", "5000", "--formatter",
+        f"{TOOLS}.consumer.ConsoleConsumer",
+        *at,
+        "--topic",
+        "__consumer_offsets",
+        "--from-beginning",
+        "--timeout-ms",
+        "5000",
+        "--formatter",
         f"{TOOLS}.consumer.OffsetsMessageFormatter",
-    )  # fmt: skip
+    )
     found, reader, rest = [], json.JSONDecoder(), shown[shown.index("{") :]
     while rest.startswith("{"):  # one after the other, with nothing between
         record, end = reader.raw_decode(rest)
@@ -180,19 +223,43 @@ def test_performance_tools(at, cluster) -> None:
     name = fresh("perf")
     cluster.create_topic(name, partitions=2)
     shown = tool(
-        f"{TOOLS}.ProducerPerformance", "--topic", name, "--num-records", "20000",
-        "--record-size", "100", "--throughput", "-1", "--bootstrap-server", cluster.bootstrap,
-    )  # fmt: skip
+        f"{TOOLS}.ProducerPerformance",
+        "--topic",
+        name,
+        "--num-records",
+        "20000",
+        "--record-size",
+        "100",
+        "--throughput",
+        "-1",
+        "--bootstrap-server",
+        cluster.bootstrap,
+    )
     assert "20000 records sent" in shown
     shown = tool(
-        f"{TOOLS}.ConsumerPerformance", *at, "--topic", name, "--num-records", "20000",
-        "--timeout", "20000",
-    )  # fmt: skip
+        f"{TOOLS}.ConsumerPerformance",
+        *at,
+        "--topic",
+        name,
+        "--num-records",
+        "20000",
+        "--timeout",
+        "20000",
+    )
     assert " 20" in shown
     assert tool(
-        f"{TOOLS}.EndToEndLatency", "--bootstrap-server", cluster.bootstrap, "--topic", name,
-        "--num-records", "50", "--producer-acks", "1", "--record-size", "100",
-    )  # fmt: skip
+        f"{TOOLS}.EndToEndLatency",
+        "--bootstrap-server",
+        cluster.bootstrap,
+        "--topic",
+        name,
+        "--num-records",
+        "50",
+        "--producer-acks",
+        "1",
+        "--record-size",
+        "100",
+    )
 
 
 def test_transactions_and_producers(at, cluster, topic) -> None:
@@ -208,9 +275,14 @@ def test_transactions_and_producers(at, cluster, topic) -> None:
         )
         assert f"{topic}-0" in described
         producers = tool(
-            f"{TOOLS}.TransactionsCommand", *at, "describe-producers", "--topic", topic,
-            "--partition", "0",
-        )  # fmt: skip
+            f"{TOOLS}.TransactionsCommand",
+            *at,
+            "describe-producers",
+            "--topic",
+            topic,
+            "--partition",
+            "0",
+        )
         assert "ProducerId" in producers
         producer.commit_transaction()
 
@@ -252,9 +324,12 @@ def test_disks_and_replicas(at, topic, tmp_path) -> None:
     assert f"Reassignment of partition {topic}-0 is completed" in verified
     assert "No partition reassignments found" in tool(command, *at, "--list")
     tool(
-        f"{TOOLS}.LeaderElectionCommand", *at, "--election-type", "preferred",
+        f"{TOOLS}.LeaderElectionCommand",
+        *at,
+        "--election-type",
+        "preferred",
         "--all-topic-partitions",
-    )  # fmt: skip
+    )
 
 
 def test_quotas_quorum_and_special_offsets(at, topic) -> None:

@@ -66,10 +66,12 @@ def librdkafka(servers: str, directory: Path) -> Iterator[None]:
     del directory
     consumer = Confluent(
         {
-            "bootstrap.servers": servers, "group.id": "g", "group.protocol": "consumer",
+            "bootstrap.servers": servers,
+            "group.id": "g",
+            "group.protocol": "consumer",
             "client.id": NAME,
         }
-    )  # fmt: skip
+    )
     consumer.subscribe(["t"])
     with polling(consumer):
         yield
@@ -81,12 +83,21 @@ def javas(servers: str, directory: Path) -> Iterator[None]:
     settings.write_text(f"client.id={NAME}\n")
     process = subprocess.Popen(
         java(
-            "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", servers,
-            "--topic", "t", "--group-id", "g", "--group-protocol", "consumer",
-            "--command-config", str(settings), heap="128m",
+            "org.apache.kafka.tools.VerifiableConsumer",
+            "--bootstrap-server",
+            servers,
+            "--topic",
+            "t",
+            "--group-id",
+            "g",
+            "--group-protocol",
+            "consumer",
+            "--command-config",
+            str(settings),
+            heap="128m",
         ),
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     try:
         yield
     finally:

@@ -34,8 +34,11 @@ def kcat(cluster: Cluster | Embedded, *arguments: str, given: str = "", fails: b
     """What it prints; on a failure that is expected, what it complains of."""
     done = subprocess.run(
         [str(KCAT), "-b", cluster.bootstrap, *arguments],
-        input=given, capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert bool(done.returncode) is fails, done.stderr
     return done.stderr if fails else done.stdout
 
@@ -52,9 +55,19 @@ def test_produce_and_consume(cluster: Cluster, codec: str) -> None:
     cluster.create_topic(topic, partitions=1)
     lines = [f"key{n}:value {n}" for n in range(50)]
     kcat(
-        cluster, "-P", "-t", topic, "-K:", "-z", codec, "-H", "h=1", "-H", "none",
+        cluster,
+        "-P",
+        "-t",
+        topic,
+        "-K:",
+        "-z",
+        codec,
+        "-H",
+        "h=1",
+        "-H",
+        "none",
         given="\n".join(lines) + "\n",
-    )  # fmt: skip
+    )
     found = read(cluster, topic)
     assert [f"{r['key']}:{r['payload']}" for r in found] == lines
     assert [r["offset"] for r in found] == list(range(50))
@@ -151,13 +164,21 @@ def test_transactions(cluster: Cluster) -> None:
 def test_logins_over_tls(tmp_path: Path, mechanism: str) -> None:
     certificates = Certificates(tmp_path)
     with Embedded(
-        security_protocol="SASL_SSL", users={"alice": "her word"}, **certificates.broker(),
+        security_protocol="SASL_SSL",
+        users={"alice": "her word"},
+        **certificates.broker(),
         connection_failed_authentication_delay_ms=1,
-    ) as cluster:  # fmt: skip
+    ) as cluster:
         options = [
-            "-X", "security.protocol=SASL_SSL", "-X", f"ssl.ca.location={certificates.ca_file}",
-            "-X", f"sasl.mechanisms={mechanism}", "-X", "sasl.username=alice",
-        ]  # fmt: skip
+            "-X",
+            "security.protocol=SASL_SSL",
+            "-X",
+            f"ssl.ca.location={certificates.ca_file}",
+            "-X",
+            f"sasl.mechanisms={mechanism}",
+            "-X",
+            "sasl.username=alice",
+        ]
         known = [*options, "-X", "sasl.password=her word"]
         cluster.create_topic("t")
         kcat(cluster, "-P", "-t", "t", *known, given="x\n")

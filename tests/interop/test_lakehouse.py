@@ -87,9 +87,10 @@ class Query:
         frame = (
             self.spark.readStream.format("kohort")
             .option("kafka.bootstrap.servers", self.cluster.bootstrap)
-            .options(subscribe=self.name, startingOffsets="earliest").load()
+            .options(subscribe=self.name, startingOffsets="earliest")
+            .load()
             .selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
-        )  # fmt: skip
+        )
         writer = frame.writeStream.foreachBatch(function).queryName(self.name)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         try:

@@ -89,8 +89,10 @@ class SecuredKafka(ApacheKafka):
             given["ssl_ca_location"] = self.certificates.ca_file
         if mechanism is not None:
             given |= {
-                "sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": password,
-            }  # fmt: skip
+                "sasl_mechanism": mechanism,
+                "sasl_username": USER,
+                "sasl_password": password,
+            }
         return given
 
 
@@ -176,18 +178,38 @@ def test_apache_kafkas_clients_at_our_broker(tmp_path: Path, mechanism: str) -> 
         to = ("--bootstrap-server", cluster.bootstrap)
         tool(
             "org.apache.kafka.tools.ConsoleProducer",
-            *to, "--topic", "t", "--command-config", str(properties), stdin="one\ntwo\n",
-        )  # fmt: skip
+            *to,
+            "--topic",
+            "t",
+            "--command-config",
+            str(properties),
+            stdin="one\ntwo\n",
+        )
         read = tool(
-            "org.apache.kafka.tools.consumer.ConsoleConsumer", *to, "--topic", "t",
-            "--from-beginning", "--max-messages", "2", "--command-config", str(properties),
-            "--timeout-ms", "20000",
-        )  # fmt: skip
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *to,
+            "--topic",
+            "t",
+            "--from-beginning",
+            "--max-messages",
+            "2",
+            "--command-config",
+            str(properties),
+            "--timeout-ms",
+            "20000",
+        )
         assert read.split() == ["one", "two"]
         described = tool(
-            "kafka.admin.ConfigCommand", *to, "--describe", "--entity-type", "users",
-            "--entity-name", USER, "--command-config", str(properties),
-        )  # fmt: skip
+            "kafka.admin.ConfigCommand",
+            *to,
+            "--describe",
+            "--entity-type",
+            "users",
+            "--entity-name",
+            USER,
+            "--command-config",
+            str(properties),
+        )
         assert "SCRAM-SHA-256=iterations=4096" in described
         # The same file serves our clients.
         text = dict(line.split("=", 1) for line in properties.read_text().splitlines())

@@ -105,23 +105,30 @@ def by_offset(topic: str, *offsets: int) -> str:
 def test_batch_written_is_read_back(spark: Any, cluster: Cluster, topic: str) -> None:
     """Keys, values, headers and the partition asked for, of both connectors alike."""
     schema = (
-        "key binary, value binary, partition int, "
-        "headers array<struct<key:string,value:binary>>"
-    )  # fmt: skip
+        "key binary, value binary, partition int, headers array<struct<key:string,value:binary>>"
+    )
     written = [
-        (b"a", b"1", 0, [("h", b"x"), ("h", None), ("", b"")]), (None, b"2", 0, None),
-        (b"c", None, 1, []), (b"", b"", 1, [("only", b"\x00\xff")]),
-    ]  # fmt: skip
+        (b"a", b"1", 0, [("h", b"x"), ("h", None), ("", b"")]),
+        (None, b"2", 0, None),
+        (b"c", None, 1, []),
+        (b"", b"", 1, [("only", b"\x00\xff")]),
+    ]
     (
-        spark.createDataFrame(written, schema).coalesce(1).write.format("kafka")
+        spark.createDataFrame(written, schema)
+        .coalesce(1)
+        .write.format("kafka")
         .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("includeHeaders", "true").option("topic", topic).save()
-    )  # fmt: skip
+        .option("includeHeaders", "true")
+        .option("topic", topic)
+        .save()
+    )
     found = both(spark, cluster, subscribe=topic, includeHeaders="true")
     assert [(r[3], r[4], r[1], r[7]) for r in found] == [
-        (b"a", b"1", 0, [("h", b"x"), ("h", None), ("", b"")]), (None, b"2", 0, None),
-        (b"c", None, 1, None), (b"", b"", 1, [("only", b"\x00\xff")]),
-    ]  # fmt: skip
+        (b"a", b"1", 0, [("h", b"x"), ("h", None), ("", b"")]),
+        (None, b"2", 0, None),
+        (b"c", None, 1, None),
+        (b"", b"", 1, [("only", b"\x00\xff")]),
+    ]
     assert [r[2] for r in found] == [0, 1, 0, 1]
 
 
@@ -129,12 +136,16 @@ def test_batch_written_to_topics_of_its_rows(spark: Any, cluster: Cluster) -> No
     """Rows name their topic; without a partition, Java's partitioner chooses by key as ours."""
     topics = [new_topic(cluster, partitions=3) for _ in range(2)]
     keys = [f"k{n}" for n in range(40)]
-    frame = spark.createDataFrame([(topics[n % 2], k, k) for n, k in enumerate(keys)],
-                                  "topic string, key string, value string")  # fmt: skip
+    frame = spark.createDataFrame(
+        [(topics[n % 2], k, k) for n, k in enumerate(keys)],
+        "topic string, key string, value string",
+    )
     (
-        frame.write.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("kafka.compression.type", "zstd").save()
-    )  # fmt: skip
+        frame.write.format("kafka")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("kafka.compression.type", "zstd")
+        .save()
+    )
     found = both(spark, cluster, subscribe=",".join(topics))
     assert sorted(values(found)) == sorted(keys)
     ours = new_topic(cluster, partitions=3)
@@ -156,19 +167,25 @@ def test_ranges_by_offset_and_by_time(spark: Any, cluster: Cluster, topic: str) 
     for partition in (0, 1):
         fill(cluster, topic, *(f"{partition}{n}" for n in range(6)), partition=partition)
     found = both(
-        spark, cluster, subscribe=topic, startingOffsets=by_offset(topic, 2, -2),
+        spark,
+        cluster,
+        subscribe=topic,
+        startingOffsets=by_offset(topic, 2, -2),
         endingOffsets=by_offset(topic, 4, 3),
-    )  # fmt: skip
+    )
     assert values(found) == ["02", "03", "10", "11", "12"]
     assigned = both(spark, cluster, assign=json.dumps({topic: [1]}))
     assert values(assigned) == [f"1{n}" for n in range(6)]
     found = both(spark, cluster, subscribe=topic, startingTimestamp="1001", endingTimestamp="1003")
     assert values(found) == ["01", "02", "11", "12"]
     each = reader(
-        spark, "kafka", cluster, subscribe=topic,
+        spark,
+        "kafka",
+        cluster,
+        subscribe=topic,
         startingOffsetsByTimestamp=by_offset(topic, 1_004, 1_005),
         endingOffsetsByTimestamp=by_offset(topic, 9_999, 9_999),
-    )  # fmt: skip
+    )
     assert values(rows(each)) == ["04", "05", "15"]
 
 
@@ -187,8 +204,10 @@ def test_committed_records_only(spark: Any, cluster: Cluster, topic: str) -> Non
     committed = {"subscribe": topic, "kafka.isolation.level": "read_committed"}
     with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
-        for value, end in (("kept", producer.commit_transaction),
-                           ("dropped", producer.abort_transaction)):  # fmt: skip
+        for value, end in (
+            ("kept", producer.commit_transaction),
+            ("dropped", producer.abort_transaction),
+        ):
             producer.begin_transaction()
             producer.send(topic, value.encode(), partition=0)
             producer.flush()  # an abort drops what was not sent
@@ -202,8 +221,10 @@ def test_committed_records_only(spark: Any, cluster: Cluster, topic: str) -> Non
         assert everything == ["kept", "dropped", "open", "plain, after the open one"]
         producer.commit_transaction()
     assert values(both(spark, cluster, **committed)) == [
-        "kept", "open", "plain, after the open one"
-    ]  # fmt: skip
+        "kept",
+        "open",
+        "plain, after the open one",
+    ]
 
 
 def copying(
@@ -211,15 +232,21 @@ def copying(
 ) -> Any:
     """A query that copies a topic, ten records at a time."""
     read = (
-        spark.readStream.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribe", source).option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "10").options(**options).load()
-    )  # fmt: skip
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "10")
+        .options(**options)
+        .load()
+    )
     return (
-        read.select("key", "value", "partition").writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", cluster.bootstrap).option("topic", target)
+        read.select("key", "value", "partition")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("topic", target)
         .option("checkpointLocation", str(checkpoint))
-    )  # fmt: skip
+    )
 
 
 def test_stream_from_topic_to_topic(
@@ -239,8 +266,12 @@ def test_stream_from_topic_to_topic(
         assert query.exception() is None
         found = both(spark, cluster, subscribe=target)
         assert values(found) == wanted + [f"1{value}" for value in wanted]
-    (copying(spark, cluster, topic, target, tmp_path).trigger(availableNow=True).start()
-     .awaitTermination(RECEIVED_MS // 1_000))  # fmt: skip
+    (
+        copying(spark, cluster, topic, target, tmp_path)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination(RECEIVED_MS // 1_000)
+    )
     assert len(both(spark, cluster, subscribe=target)) == 210
 
 
@@ -278,10 +309,15 @@ def test_topics_added_to_a_pattern_while_it_runs(spark: Any, cluster: Cluster) -
     first = new_topic(cluster, "pattern", partitions=1)
     fill(cluster, first, "a", "b")
     query = (
-        spark.readStream.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap)
-        .option("subscribePattern", "pattern-.*").option("startingOffsets", "earliest").load()
-        .writeStream.format("memory").queryName("added").start()
-    )  # fmt: skip
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribePattern", "pattern-.*")
+        .option("startingOffsets", "earliest")
+        .load()
+        .writeStream.format("memory")
+        .queryName("added")
+        .start()
+    )
     query.processAllAvailable()
     assert values(rows(spark.table("added"))) == ["a", "b"]
     second = new_topic(cluster, "pattern", partitions=2)
@@ -316,7 +352,11 @@ def test_deleted_records(spark: Any, cluster: Cluster, topic: str, tmp_path: Pat
     assert copied == ["0", "1", "2", "3", "4", "9", "10", "11"]
     assert both(spark, cluster, subscribe=topic)[0][2] == 9, "earliest is the log's start"
     lenient = both(
-        spark, cluster, subscribe=topic, failOnDataLoss="false",
-        startingOffsets=by_offset(topic, 3, 0), endingOffsets="latest",
-    )  # fmt: skip
+        spark,
+        cluster,
+        subscribe=topic,
+        failOnDataLoss="false",
+        startingOffsets=by_offset(topic, 3, 0),
+        endingOffsets="latest",
+    )
     assert values(lenient) == ["9", "10", "11"]

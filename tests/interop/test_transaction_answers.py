@@ -176,7 +176,8 @@ def test_every_answer_is_the_same() -> None:
     for kind_of_cluster in (Cluster, ApacheKafka):
         with kind_of_cluster() as cluster:
             cluster.create_topic("t", 2)
-            told.append({f"{k}: {w}": c for k in (BEFORE, KIP_890) for w, c in
-                         answers(cluster, k).items()})  # fmt: skip
+            told.append(
+                {f"{k}: {w}": c for k in (BEFORE, KIP_890) for w, c in answers(cluster, k).items()}
+            )
     ours, theirs = told
     assert ours == theirs

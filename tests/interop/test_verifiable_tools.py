@@ -32,9 +32,12 @@ def lines(make: str, tool: str, *options: str) -> list[dict[str, Any]]:
     """What a program prints."""
     command = [*KOHORT, tool] if make == "kohort" else java(TOOLS[tool])
     done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=WAIT_S,
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
         env=ENV if make == "kohort" else None,
-    )  # fmt: skip
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -66,15 +69,33 @@ def test_the_same_events_with_the_same_fields(cluster: Cluster, failing: bool) -
             cluster.faults.fail("Produce", "INVALID_RECORD", topic=topic)
             cluster.faults.fail("OffsetCommit", "UNKNOWN_MEMBER_ID", group=topic)
         where = ["--bootstrap-server", cluster.bootstrap, "--topic", topic]
-        produced = lines(make, "verifiable-producer", *where, "--max-messages", "10",
-                         "--repeating-keys", "2", "--throughput", "10")  # fmt: skip
+        produced = lines(
+            make,
+            "verifiable-producer",
+            *where,
+            "--max-messages",
+            "10",
+            "--repeating-keys",
+            "2",
+            "--throughput",
+            "10",
+        )
         stored = produced[-1]["acked"]
         if failing:  # all were one batch, where the start was slow
             more = lines(make, "verifiable-producer", *where, "--max-messages", "5")
             produced, stored = produced + more, stored + more[-1]["acked"]
-        consumed = lines(make, "verifiable-consumer", *where, "--verbose", "--group-id", topic,
-                         "--session-timeout", "5000",
-                         "--max-messages", str(stored + failing))  # fmt: skip
+        consumed = lines(
+            make,
+            "verifiable-consumer",
+            *where,
+            "--verbose",
+            "--group-id",
+            topic,
+            "--session-timeout",
+            "5000",
+            "--max-messages",
+            str(stored + failing),
+        )
         told[make] = [shapes(produced), shapes(consumed)]
     ours, theirs = told["kohort"], told["java"]
     for mine, other in zip(ours, theirs, strict=True):

@@ -45,10 +45,12 @@ def test_its_blocks_run_and_are_scraped() -> None:
         code = code.replace(SERVERS, cluster.bootstrap)
         code = code.replace("start_http_server(9464)", "server, _ = start_http_server(0)")
         ran = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], text=True, capture_output=True,
+            [sys.executable, "-W", "error", "-c", code],
+            text=True,
+            capture_output=True,
             timeout=PATIENCE_S,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
+        )
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     assert "consumer-metrics request-total" in ran.stdout

@@ -58,13 +58,21 @@ class Pair:
         self.lt = lt
         self.server, self.client = Recorder(on_frame), Recorder()
         self.listener = lt.do(
-            lt.loop.listen, "127.0.0.1", 0, lambda c: self.server,
-            max_frame_bytes=64 << 20, tls=server,
-        )  # fmt: skip
+            lt.loop.listen,
+            "127.0.0.1",
+            0,
+            lambda c: self.server,
+            max_frame_bytes=64 << 20,
+            tls=server,
+        )
         self.c: Connection = lt.do(
-            lt.loop.connect, "127.0.0.1", self.listener.port, self.client,
-            max_frame_bytes=64 << 20, tls=client,
-        )  # fmt: skip
+            lt.loop.connect,
+            "127.0.0.1",
+            self.listener.port,
+            self.client,
+            max_frame_bytes=64 << 20,
+            tls=client,
+        )
 
     def opened(self) -> Pair:
         self.client.next("connected")
@@ -182,9 +190,13 @@ def test_a_port_that_does_not_speak_tls(lt: LoopThread, certificates) -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
         client = Recorder()
         lt.do(
-            lt.loop.connect, "127.0.0.1", plain.getsockname()[1], client,
-            max_frame_bytes=1 << 20, tls=trusting(certificates),
-        )  # fmt: skip
+            lt.loop.connect,
+            "127.0.0.1",
+            plain.getsockname()[1],
+            client,
+            max_frame_bytes=1 << 20,
+            tls=trusting(certificates),
+        )
         accepted, _ = plain.accept()
         with accepted:
             accepted.recv(5)
@@ -251,9 +263,13 @@ def test_a_stream_that_breaks_may_be_tried_again(lt: LoopThread, certificates) -
         for shaken in (False, True):
             client = Recorder()
             lt.do(
-                lt.loop.connect, "127.0.0.1", server.getsockname()[1], client,
-                max_frame_bytes=1 << 20, tls=trusting(certificates),
-            )  # fmt: skip
+                lt.loop.connect,
+                "127.0.0.1",
+                server.getsockname()[1],
+                client,
+                max_frame_bytes=1 << 20,
+                tls=trusting(certificates),
+            )
             accepted, _ = server.accept()
             with accepted:
                 accepted.settimeout(PATIENCE_S)
@@ -280,9 +296,13 @@ def test_the_standard_librarys_client_is_understood(lt: LoopThread, certificates
 
     handler = Recorder(echo)
     listener = lt.do(
-        lt.loop.listen, "127.0.0.1", 0, lambda c: handler,
-        max_frame_bytes=1 << 20, tls=serving(certificates),
-    )  # fmt: skip
+        lt.loop.listen,
+        "127.0.0.1",
+        0,
+        lambda c: handler,
+        max_frame_bytes=1 << 20,
+        tls=serving(certificates),
+    )
     context = ssl.create_default_context(cafile=certificates.ca_file)
     raw = socket.create_connection(("127.0.0.1", listener.port))
     with context.wrap_socket(raw, server_hostname="localhost") as sock:

@@ -28,9 +28,11 @@ def test_the_worst_group_comes_first() -> None:
     assert [line.group for line in found.lines] == ["stuck", "secret", "moving", "fine"]
     health = {line.group: line.health for line in found.lines}
     assert health == {
-        "stuck": Health.STUCK, "secret": Health.NOT_SEEN, "moving": Health.MOVING,
+        "stuck": Health.STUCK,
+        "secret": Health.NOT_SEEN,
+        "moving": Health.MOVING,
         "fine": Health.READ,
-    }  # fmt: skip
+    }
     assert "till" in found.lines[0].why
     assert found.lines[1].lag.value is None
     assert "GROUP_AUTHORIZATION_FAILED" in found.lines[1].why

@@ -75,10 +75,17 @@ def main(servers: str, group: str, mode: str, place: str, number: str, instance:
     if instance:
         client["group_instance_id"] = instance
     app = App(
-        group, bootstrap_servers=servers, retries="200ms 300ms", clock_skew=0, exactly_once=mode,
-        commit_interval="20ms", client=client, threads=2, crash_guard=False,
+        group,
+        bootstrap_servers=servers,
+        retries="200ms 300ms",
+        clock_skew=0,
+        exactly_once=mode,
+        commit_interval="20ms",
+        client=client,
+        threads=2,
+        crash_guard=False,
         max_records=10,  # so that all of them cannot be done in fewer transactions than NUMBER
-    )  # fmt: skip
+    )
     if mode == "kafka":
         app.handler(TOPIC)(into_kafka)
     else:

@@ -171,9 +171,11 @@ class Plain:
             return Sent(refused=refused)
         number = (partition or 0) % world.partitions
         world.append(topic, number, key, value, headers)
-        return Sent(SimpleNamespace(
-            topic=topic, partition=number, offset=len(world.logs[topic, number]) - 1
-        ))  # fmt: skip
+        return Sent(
+            SimpleNamespace(
+                topic=topic, partition=number, offset=len(world.logs[topic, number]) - 1
+            )
+        )
 
 
 opened: list[Store] = []
@@ -252,9 +254,12 @@ class ExactWorld(World):
     def member(self, number: int) -> Life:
         # Without the guard, which takes records that were about whenever we kill for the killers.
         engine = ExactEngine(
-            self.routes, self.limits, skew_ms=SKEW_MS, crash_guard=False,
+            self.routes,
+            self.limits,
+            skew_ms=SKEW_MS,
+            crash_guard=False,
             judged=self.url is not None,
-        )  # fmt: skip
+        )
         self.life = life = Life(engine, self.make_transactor(), self.generation)
         self.engine, self.working, self.position = engine, life.working, life.position
         for topic in engine.topics:
@@ -267,9 +272,13 @@ class ExactWorld(World):
         generation = self.generation
         if self.url is not None:
             return StoreTransactor(
-                "billing", self.store(), Plain(self), lambda topic: self.partitions, {},
+                "billing",
+                self.store(),
+                Plain(self),
+                lambda topic: self.partitions,
+                {},
                 lambda: self.now_ms,
-            )  # fmt: skip
+            )
 
         def committed(keys):
             return {
@@ -277,9 +286,11 @@ class ExactWorld(World):
             }
 
         return KafkaTransactor(
-            lambda: Transactional(self, generation), lambda topic: self.partitions, committed,
+            lambda: Transactional(self, generation),
+            lambda topic: self.partitions,
+            committed,
             now_s=lambda: self.now_ms / 1_000,
-        )  # fmt: skip
+        )
 
     def assign(self, key: TP) -> None:
         self.epoch += 1

@@ -65,9 +65,13 @@ def in_process(record) -> None:
 def main(servers: str, group: str, log: str) -> None:
     os.environ["SOAK_LOG"] = log
     app = App(
-        group, bootstrap_servers=servers, retries="1s 1s 2s", clock_skew=0, processes=2,
+        group,
+        bootstrap_servers=servers,
+        retries="1s 1s 2s",
+        clock_skew=0,
+        processes=2,
         client={"heartbeat_interval_ms": 500, "session_timeout_ms": 6_000},
-    )  # fmt: skip
+    )
     handlers = {"threads": in_thread, "tasks": in_task, "processes": in_process}
     for kind, handler in handlers.items():
         app.handler(TOPICS[kind], order="key", on_failure="pass", workers=kind)(handler)

@@ -145,11 +145,19 @@ def test_processes_cannot_share_a_registry(app, topic) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b'{"a": [1, 2.5, null, "x"]}', b"123456789012345678901234567890", b"18446744073709551616",
-        b"1e400", b'"\\ud800"', b'{"a": 1, "a": 2}', b"\xef\xbb\xbf{}", b"-0", b"-0.0", b" [1] ",
-        "\"ü\"".encode("utf-16"),
+        b'{"a": [1, 2.5, null, "x"]}',
+        b"123456789012345678901234567890",
+        b"18446744073709551616",
+        b"1e400",
+        b'"\\ud800"',
+        b'{"a": 1, "a": 2}',
+        b"\xef\xbb\xbf{}",
+        b"-0",
+        b"-0.0",
+        b" [1] ",
+        '"ü"'.encode("utf-16"),
     ],
-)  # fmt: skip
+)
 def test_json_is_what_the_standard_library_makes_of_it(value: bytes) -> None:
     """Whatever decodes it faster: no integer becomes a float, nothing else is refused."""
     expected = json.loads(value)

@@ -111,10 +111,12 @@ def test_a_second_signal_gives_up_what_is_at_work(cluster, topic, produce, numbe
     """Else only `kill -9` ends a program whose handler hangs, and the group waits for a session."""
     produce(1)
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, cluster.bootstrap, topic], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", PROGRAM, cluster.bootstrap, topic],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"

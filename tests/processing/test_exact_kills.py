@@ -54,10 +54,20 @@ def program(cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
     def start(mode: str, place: str = "-", number: int = 0, instance: str = ""):
         with (tmp_path / f"errors-{len(started)}").open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processing.exact_program", cluster.bootstrap,
-                 "billing", mode, place, str(number), *([instance] if instance else [])],
-                cwd=ROOT, stderr=errors,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.processing.exact_program",
+                    cluster.bootstrap,
+                    "billing",
+                    mode,
+                    place,
+                    str(number),
+                    *([instance] if instance else []),
+                ],
+                cwd=ROOT,
+                stderr=errors,
+            )
         started.append(process)
         return process
 
@@ -114,8 +124,11 @@ def state(cluster: Cluster, mode: str) -> tuple[list[int], list[int]]:
 
 def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> None:
     """Until everything is done; then what is there stays as it is."""
-    wait_for(lambda: [len(x) for x in state(cluster, mode)] == [len(GOOD), len(BAD)],
-             f"{[len(x) for x in state(cluster, mode)]}", PATIENCE_S)  # fmt: skip
+    wait_for(
+        lambda: [len(x) for x in state(cluster, mode)] == [len(GOOD), len(BAD)],
+        f"{[len(x) for x in state(cluster, mode)]}",
+        PATIENCE_S,
+    )
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 0
     assert state(cluster, mode) == (GOOD, BAD)

@@ -19,9 +19,21 @@ SECOND = 1_000
 
 def failed(at_ms: int, *, kind: str = "f1", dead: bool = False, offset: int = 0) -> FailedAttempt:
     return FailedAttempt(
-        "orders", 0, offset, 0, "KeyError", "KeyError", "'amuont'", "Traceback: line 7", kind,
-        dead, at_ms, None if dead else at_ms + 300_000, "orders.g.retry.5m", dead,
-    )  # fmt: skip
+        "orders",
+        0,
+        offset,
+        0,
+        "KeyError",
+        "KeyError",
+        "'amuont'",
+        "Traceback: line 7",
+        kind,
+        dead,
+        at_ms,
+        None if dead else at_ms + 300_000,
+        "orders.g.retry.5m",
+        dead,
+    )
 
 
 def test_a_kind_is_told_with_its_traceback_then_counted_at_growing_intervals() -> None:
@@ -67,11 +79,12 @@ def test_kinds_are_bounded() -> None:
         (Permanent("bad"), {}, "dead-letter topic orders.billing.dlt"),
         (Temporary("down"), {"blocking": Blocking.parse("10s")}, "next try in 10s"),
         (
-            Temporary("down"), {"on_failure": OnFailure.STOP_PARTITION},
+            Temporary("down"),
+            {"on_failure": OnFailure.STOP_PARTITION},
             "stands until it is resumed",
         ),
     ],
-)  # fmt: skip
+)
 def test_every_failed_attempt_is_told_with_what_becomes_of_it(
     error: Exception, more: dict[str, object], words: str
 ) -> None:
@@ -116,8 +129,9 @@ def test_an_app_says_what_fails_and_what_waits(cluster, topic, produce, app, sta
         running.stop()
     assert running.error is None
     assert {(each.topic, each.reason, each.dead) for each in heard} == {
-        (topic, "down", False), (topic, "KeyError", True),
-    }  # fmt: skip
+        (topic, "down", False),
+        (topic, "KeyError", True),
+    }
     assert 1_700_000 < retries.next_due_in_ms <= 1_800_000
     assert "retries: 2 records wait, next due in" in health
     assert "last failure" in health

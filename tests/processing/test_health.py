@@ -209,10 +209,12 @@ def test_the_command_tells_it_when_it_is_asked(cluster, topic, tmp_path) -> None
     """`kill -USR1`: it goes on, and its last word is still whether all was done."""
     (tmp_path / "program.py").write_text(PROGRAM.format(topic=topic))
     process = subprocess.Popen(
-        [sys.executable, "-m", "kohort", "app", "run", "program.py:app",
-         "-b", cluster.bootstrap], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "kohort", "app", "run", "program.py:app", "-b", cluster.bootstrap],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+    )
     assert process.stderr is not None
     try:
         assert "reads" in process.stderr.readline()

@@ -51,11 +51,18 @@ class Apps:
         with (self.directory / f"errors-{self.started}").open("wb") as errors:
             self.running.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.processing.soak_program",
-                     self.servers, GROUP, str(log)],
-                    cwd=ROOT, stderr=errors,
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.processing.soak_program",
+                        self.servers,
+                        GROUP,
+                        str(log),
+                    ],
+                    cwd=ROOT,
+                    stderr=errors,
                 )
-            )  # fmt: skip
+            )
 
     def kill(self, number: int) -> None:
         process = self.running.pop(number)

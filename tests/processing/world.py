@@ -93,10 +93,16 @@ class World:
         log = self.logs[topic, number]
         log.append(
             Record(
-                topic, number, len(log), timestamp=self.now_ms, key=key, value=value,
-                headers=headers, timestamp_type=1,
+                topic,
+                number,
+                len(log),
+                timestamp=self.now_ms,
+                key=key,
+                value=value,
+                headers=headers,
+                timestamp_type=1,
             )
-        )  # fmt: skip
+        )
 
     # -- what the shell does
 
@@ -147,8 +153,10 @@ class World:
 
     def publish(self) -> None:
         for publication in self.engine.publications():
-            size = sum(len(o.value or b"") + sum(len(v or b"") for _, v in o.headers)
-                       for o in publication.outputs)  # fmt: skip
+            size = sum(
+                len(o.value or b"") + sum(len(v or b"") for _, v in o.headers)
+                for o in publication.outputs
+            )
             refused = self.refuse(publication.outputs[0].topic, size)
             if refused is None:
                 for o in publication.outputs:

@@ -41,9 +41,16 @@ def impl(request: pytest.FixtureRequest) -> Any:
 def fields(record: Record) -> Fields:
     """All that a record holds."""
     return (
-        record.topic, record.partition, record.offset, record.timestamp, record.timestamp_type,
-        record.key, record.value, record.headers, record.leader_epoch,
-    )  # fmt: skip
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        record.timestamp_type,
+        record.key,
+        record.value,
+        record.headers,
+        record.leader_epoch,
+    )
 
 
 def crc_mended(impl: Any, batch: bytes | bytearray) -> bytes:

@@ -133,9 +133,15 @@ def test_topics_of_any_length_in_pieces_of_any_size(impl: Any) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(),
-     pa.dictionary(pa.int32(), pa.string())],
-)  # fmt: skip
+    [
+        pa.binary(),
+        pa.string(),
+        pa.large_binary(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+)
 def test_values_of_every_string_type(kind: Any) -> None:
     words = ["one", None, "", "four"]
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary_view()

@@ -129,8 +129,12 @@ def test_usual_rows_at_every_place_of_a_batch() -> None:
     data = raw_batch(records, 50) + raw_batch(records, 50, base_offset=50)
     for first in (0, 1, 49, 50, 51, 99):
         for end in (None, 1, 50, 51, 99):
-            got = [columns_of(impl.Chunk("t", 0, data, first, end_offset=end), ALL_COLUMNS,
-                              100, 1 << 20) for impl in IMPLEMENTATIONS]  # fmt: skip
+            got = [
+                columns_of(
+                    impl.Chunk("t", 0, data, first, end_offset=end), ALL_COLUMNS, 100, 1 << 20
+                )
+                for impl in IMPLEMENTATIONS
+            ]
             assert all(other == got[0] for other in got)
 
 

@@ -94,9 +94,14 @@ def test_aborted_transactions_are_dropped(impl: Any) -> None:
 
     def txn(offset: int, producer: int, value: bytes) -> bytes:
         return batch_of(
-            impl, offset, [value], producer_id=producer, producer_epoch=0, base_sequence=0,
+            impl,
+            offset,
+            [value],
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=0,
             transactional=True,
-        )  # fmt: skip
+        )
 
     data = b"".join(
         [
@@ -316,11 +321,17 @@ def test_pieces_stay_as_they_are_while_others_are_read(impl: Any) -> None:
 
 def test_records_can_be_copied_and_pickled(impl: Any) -> None:
     record = impl.Record(
-        "t", 3, 17, timestamp=5, key=b"k", value=None, headers=[("h", b"x"), ("n", None)],
-        timestamp_type=1, leader_epoch=9,
-    )  # fmt: skip
-    want = ("t", 3, 17, 5, TimestampType.LOG_APPEND_TIME, b"k", None,
-            (("h", b"x"), ("n", None)), 9)  # fmt: skip
+        "t",
+        3,
+        17,
+        timestamp=5,
+        key=b"k",
+        value=None,
+        headers=[("h", b"x"), ("n", None)],
+        timestamp_type=1,
+        leader_epoch=9,
+    )
+    want = ("t", 3, 17, 5, TimestampType.LOG_APPEND_TIME, b"k", None, (("h", b"x"), ("n", None)), 9)
     for same in (record, copy.copy(record), pickle.loads(pickle.dumps(record)), record.detach()):
         assert fields(same) == want
     assert repr(record) == "<Record t-3 offset 17, key b'k', 0 bytes>"

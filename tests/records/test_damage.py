@@ -45,9 +45,17 @@ def as_columns(chunk: Any) -> list[Any]:
         return []
     table = to_record_batch(columns, ALL_COLUMNS)
     table.validate(full=True)
-    return list(zip(*(table[name].cast("int64").to_pylist() if name == "timestamp"
-                      else table[name].to_pylist() for name in table.schema.names),
-                    strict=True))  # fmt: skip
+    return list(
+        zip(
+            *(
+                table[name].cast("int64").to_pylist()
+                if name == "timestamp"
+                else table[name].to_pylist()
+                for name in table.schema.names
+            ),
+            strict=True,
+        )
+    )
 
 
 def outcome(impl: Any, data: bytes, give: Give, *, steps: int = 60, **options: Any) -> list[Any]:
@@ -178,8 +186,15 @@ def test_noise(impl: Any) -> None:
 
 
 FIELDS = (
-    (0, ">q"), (8, ">i"), (12, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (57, ">i"), (70, ">b"),
-)  # fmt: skip
+    (0, ">q"),
+    (8, ">i"),
+    (12, ">i"),
+    (16, ">b"),
+    (21, ">h"),
+    (23, ">i"),
+    (57, ">i"),
+    (70, ">b"),
+)
 """Fields of a batch's header, and a byte of its records, by their place."""
 
 
@@ -191,8 +206,11 @@ def odd_set(chance: random.Random) -> tuple[bytes, int, dict[str, Any]]:
     for _ in range(chance.randint(1, 4)):
         offset = min(after, MAX_OFFSET)
         control = chance.random() < 0.15
-        batch = bytearray(marker(offset, 7, abort=chance.random() < 0.5) if control
-                          else small(chance.choice((0, 0, 3)), offset))  # fmt: skip
+        batch = bytearray(
+            marker(offset, 7, abort=chance.random() < 0.5)
+            if control
+            else small(chance.choice((0, 0, 3)), offset)
+        )
         if chance.random() < 0.3:
             batch[22] |= 0x10
             struct.pack_into(">q", batch, 43, 7)

@@ -107,9 +107,10 @@ def test_librdkafka_reads_ours(mock: Mock) -> None:
         builder.append(*row)
     data = PartitionProduceData(index=0, records=builder.build())
     request = ProduceRequest(
-        acks=-1, timeout_ms=5000,
+        acks=-1,
+        timeout_ms=5000,
         topic_data=[TopicProduceData(name=mock.topic, partition_data=[data])],
-    )  # fmt: skip
+    )
     answer = mock.ask(request, PRODUCE_VERSION, ProduceResponse)
     assert answer.responses[0].partition_responses[0].error_code == 0
     host, port = mock.address

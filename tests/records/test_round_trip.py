@@ -29,10 +29,18 @@ def built(impl: Any, records: list[Any], codec: Compression, **options: Any) -> 
 @given(st.lists(RECORD, min_size=1, max_size=30), st.sampled_from(list(Compression)))
 def test_bytes_and_values_are_equal_in_both(records: list[Any], codec: Compression) -> None:
     batches = [
-        built(impl, records, codec, base_offset=50, leader_epoch=3, producer_id=9,
-              producer_epoch=1, base_sequence=7)
+        built(
+            impl,
+            records,
+            codec,
+            base_offset=50,
+            leader_epoch=3,
+            producer_id=9,
+            producer_epoch=1,
+            base_sequence=7,
+        )
         for impl in IMPLEMENTATIONS
-    ]  # fmt: skip
+    ]
     assert all(batch == batches[0] for batch in batches)
     assert checked_set(batches[0])[0].record_count == len(records)
     for impl in IMPLEMENTATIONS:

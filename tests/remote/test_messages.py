@@ -25,11 +25,22 @@ from kohort.remote.obeying import SEEN_MAX, Obedience
 from kohort.remote.processes import GRACE_MS, MISSED, processes
 
 STATUS = ProcessStatus(
-    process="billing@a/1", kind="app", group="billing", host="a", pid=1, version="1", started_ms=1,
-    at_ms=2, interval_ms=5_000, state="running", actions=(Action.PAUSE,), figures={"lag": 3},
-    partitions=[{"topic": "orders", "partition": 0, "why": None}], troubles=["slow"],
+    process="billing@a/1",
+    kind="app",
+    group="billing",
+    host="a",
+    pid=1,
+    version="1",
+    started_ms=1,
+    at_ms=2,
+    interval_ms=5_000,
+    state="running",
+    actions=(Action.PAUSE,),
+    figures={"lag": 3},
+    partitions=[{"topic": "orders", "partition": 0, "why": None}],
+    troubles=["slow"],
     results=(Result("c1", True, "done"),),
-)  # fmt: skip
+)
 COMMAND = Command("c1", "billing", Action.PAUSE, by="ann", at_ms=5)
 
 
@@ -53,13 +64,20 @@ def test_a_status_is_never_larger_than_its_limit_and_keeps_the_worst_partitions(
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"[]", b"nonsense", b'{"schema": 2}', b'{"schema": 1}', b"[" * 10_000,
-        b'{"schema": 1, "process": 5}', b"\xff", b"{" + b" " * STATUS_BYTES_MAX,
+        b"",
+        b"[]",
+        b"nonsense",
+        b'{"schema": 2}',
+        b'{"schema": 1}',
+        b"[" * 10_000,
+        b'{"schema": 1, "process": 5}',
+        b"\xff",
+        b"{" + b" " * STATUS_BYTES_MAX,
         encode_status(STATUS).replace(b'"pid":1', b'"pid":-1'),
         encode_status(STATUS).replace(b'"pid":1', b'"pid":true'),
         encode_status(STATUS).replace(b'"troubles":["slow"]', b'"troubles":7'),
     ],
-)  # fmt: skip
+)
 def test_hostile_records_are_faults(data: bytes) -> None:
     for decode in (decode_status, decode_command):
         with pytest.raises(MessageFault):

@@ -121,10 +121,14 @@ def test_what_waits_is_retried_at_once_on_command(kohort: Run, cluster: Cluster)
         orders.failed.wait()
         waits = ("app", "status", "orders-app", "--remote", "fleet", "-o", "json")
         eventually(
-            kohort, *waits,
-            until=lambda ran: ran.code == 0 and bool(ran.json["processes"])
-            and ran.json["processes"][0]["figures"].get("retries_waiting") == 20,
-        )  # fmt: skip
+            kohort,
+            *waits,
+            until=lambda ran: (
+                ran.code == 0
+                and bool(ran.json["processes"])
+                and ran.json["processes"][0]["figures"].get("retries_waiting") == 20
+            ),
+        )
         ran = kohort("app", "retry-now", "orders-app", "--remote", "fleet", "-o", "csv")
         assert ran.code == 0
         assert ran.lines[1].endswith("trying 20 waiting records now")

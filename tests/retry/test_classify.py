@@ -50,14 +50,22 @@ class NotFoundError(OSError, ValueError):
 @pytest.mark.parametrize(
     ("error", "permanent"),
     [
-        (KeyError("amount"), True), (TypeError("None + 1"), True), (ValueError("abc"), True),
-        (IndexError("3"), True), (AttributeError("x"), True), (NameError("x"), True),
-        (ZeroDivisionError("x"), True), (UnicodeDecodeError("utf-8", b"", 0, 1, "bad"), True),
+        (KeyError("amount"), True),
+        (TypeError("None + 1"), True),
+        (ValueError("abc"), True),
+        (IndexError("3"), True),
+        (AttributeError("x"), True),
+        (NameError("x"), True),
+        (ZeroDivisionError("x"), True),
+        (UnicodeDecodeError("utf-8", b"", 0, 1, "bad"), True),
         (AssertionError("x"), True),
-        (TimeoutError("x"), False), (ConnectionError("x"), False), (RuntimeError("x"), False),
-        (NotFoundError("x"), False), (Exception("x"), False),
+        (TimeoutError("x"), False),
+        (ConnectionError("x"), False),
+        (RuntimeError("x"), False),
+        (NotFoundError("x"), False),
+        (Exception("x"), False),
     ],
-)  # fmt: skip
+)
 def test_what_the_record_or_the_program_causes_is_permanent(
     error: Exception, permanent: bool
 ) -> None:

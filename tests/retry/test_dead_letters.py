@@ -24,21 +24,40 @@ def row(number: int, redrive: int, status: str, copy: int | None) -> dict[str, o
     """A ledger row of the record sales/0/`number`; `copy`: its offset in the DLT."""
     dest = None if copy is None else TOPICS.dead_letter
     known = {
-        "retry_id": f"sales/0/{number}", "redrive_count": redrive, "retry_number": 0,
-        "status": status, "origin_topic": "sales", "origin_partition": 0,
-        "origin_offset": number, "origin_timestamp": 0, "dest": dest,
-        "copy_partition": None if copy is None else 0, "copy_offset": copy,
-        "disposition": "fatal", "reason": "bad", "error_class": "", "error_message": "",
-        "fingerprint": "", "created_at": redrive,
-    }  # fmt: skip
+        "retry_id": f"sales/0/{number}",
+        "redrive_count": redrive,
+        "retry_number": 0,
+        "status": status,
+        "origin_topic": "sales",
+        "origin_partition": 0,
+        "origin_offset": number,
+        "origin_timestamp": 0,
+        "dest": dest,
+        "copy_partition": None if copy is None else 0,
+        "copy_offset": copy,
+        "disposition": "fatal",
+        "reason": "bad",
+        "error_class": "",
+        "error_message": "",
+        "fingerprint": "",
+        "created_at": redrive,
+    }
     return {"pipeline": "p", **{name: known.get(name) for name in ROW_COLUMNS}}
 
 
 def copy(number: int, redrive: int, offset: int) -> Record:
     retry = RetryHeaders(
-        0, 0, Origin("sales", 0, number, 0), "loader", 0, 0, 0, Disposition.FATAL,
-        reason="bad", redrive_count=redrive,
-    )  # fmt: skip
+        0,
+        0,
+        Origin("sales", 0, number, 0),
+        "loader",
+        0,
+        0,
+        0,
+        Disposition.FATAL,
+        reason="bad",
+        redrive_count=redrive,
+    )
     return Record(TOPICS.dead_letter, 0, offset, value=b"", headers=retry.encode())
 
 
@@ -54,9 +73,12 @@ def test_what_was_sent_back_counts_by_its_last_round(
 ) -> None:
     """Record 1 failed; 2 was redriven and is done; 3 was redriven and has failed again."""
     rows = [
-        row(1, 0, "failed", 0), row(2, 0, "failed", 1), row(2, 1, "done", None),
-        row(3, 0, "failed", 2), row(3, 1, "failed", 3),
-    ]  # fmt: skip
+        row(1, 0, "failed", 0),
+        row(2, 0, "failed", 1),
+        row(2, 1, "done", None),
+        row(3, 0, "failed", 2),
+        row(3, 1, "failed", 3),
+    ]
     store.execute(statements(Insert("kohort_ledger", each) for each in rows))
     copies = [copy(1, 0, 0), copy(2, 0, 1), copy(3, 0, 2), copy(3, 1, 3)]
     monkeypatch.setattr(dead_letters, "pages_to_end", lambda *_: iter([copies]))

@@ -22,9 +22,13 @@ from tests.retry.world import Killed, World, row
 
 numbers = itertools.count()
 KILLS = (
-    "before publish", "during publish", "after publish", "before transaction", "after commit",
+    "before publish",
+    "during publish",
+    "after publish",
+    "before transaction",
+    "after commit",
     "before commit log",
-)  # fmt: skip
+)
 
 
 def handle(record: Record, _store: object) -> object:
@@ -386,9 +390,14 @@ def test_redrive_runs_each_record_once(world: World) -> None:
     for _ in range(2):
         for c in failed:
             attempt = Attempt(
-                parse(c.headers).origin, 0, (world.topics.dead_letter, 0, c.offset), c.key, c.value,
-                c.headers, parse(c.headers),
-            )  # fmt: skip
+                parse(c.headers).origin,
+                0,
+                (world.topics.dead_letter, 0, c.offset),
+                c.key,
+                c.value,
+                c.headers,
+                parse(c.headers),
+            )
             world.publish(
                 [redrive_copy(attempt, topics=world.topics, redrive_id="r", now_ms=world.now)]
             )

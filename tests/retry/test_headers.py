@@ -74,8 +74,10 @@ def test_headers_of_the_source_topic_are_ignored() -> None:
     """A2: a service that copies headers onto its output cannot smuggle an attempt number in."""
     copy, step = copy_for(
         attempt([("retry_number", b"3"), ("retry_x", b"mine"), ("a", None)]),
-        stated("r", permanent=False), topics=TOPICS, now_ms=1,
-    )  # fmt: skip
+        stated("r", permanent=False),
+        topics=TOPICS,
+        now_ms=1,
+    )
     assert step is not None
     assert step.number == 1
     assert [v for k, v in copy.headers if k == "retry_number"] == [b"1"]
@@ -90,14 +92,23 @@ def good() -> dict[str, bytes | None]:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("retry_number", None), ("retry_number", b""), ("retry_number", b"x"),
-        ("retry_number", b"0"), ("retry_number", b"4"), ("retry_number", b"-1"),
-        ("retry_number", b"9" * 30), ("retry_number", "１".encode()), ("retry_id", b"a/1/2"),
-        ("retry_group", b"other"), ("retry_delay_ms", b"2000"), ("retry_origin_offset", b"-5"),
-        ("retry_disposition", b"pardoned"), ("retry_error_message", b"x" * 2000),
+        ("retry_number", None),
+        ("retry_number", b""),
+        ("retry_number", b"x"),
+        ("retry_number", b"0"),
+        ("retry_number", b"4"),
+        ("retry_number", b"-1"),
+        ("retry_number", b"9" * 30),
+        ("retry_number", "１".encode()),
+        ("retry_id", b"a/1/2"),
+        ("retry_group", b"other"),
+        ("retry_delay_ms", b"2000"),
+        ("retry_origin_offset", b"-5"),
+        ("retry_disposition", b"pardoned"),
+        ("retry_error_message", b"x" * 2000),
         ("retry_origin_topic", b"\xff"),
     ],
-)  # fmt: skip
+)
 def test_bad_headers_in_a_retry_topic_are_faults(key: str, value: bytes | None) -> None:
     """A2: missing, unparsable, out of range: a fault that sends the record to failed."""
     changed = {**good(), key: value}
@@ -157,9 +168,11 @@ def test_redrive_starts_a_new_round() -> None:
     """A2: the group's own entry topic, number 0, one more redrive, the same identity."""
     failed, _ = copy_for(attempt(), stated("r", permanent=True), topics=TOPICS, now_ms=5)
     again = redrive_copy(
-        attempt(list(failed.headers), previous=failed.retry), topics=TOPICS, redrive_id="a",
+        attempt(list(failed.headers), previous=failed.retry),
+        topics=TOPICS,
+        redrive_id="a",
         now_ms=9,
-    )  # fmt: skip
+    )
     assert again.topic == "flights.loader.retry.0s"
     tried = reread(again.headers, again.topic, 0)
     assert (tried.number, tried.redrive_count, tried.origin) == (0, 1, attempt().origin)

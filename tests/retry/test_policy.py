@@ -41,10 +41,15 @@ def test_walking_the_sequence_visits_each_retry_once() -> None:
 @pytest.mark.parametrize(
     ("attempted", "least", "number", "label"),
     [
-        (0, "20m", 1, "30m"), (0, "45m", 1, "1h"), (0, "1h", 1, "1h"), (0, "1m", 1, "5m"),
-        (5, "1m", 6, "1h"), (3, "2h", 4, "1h"), (6, "1s", None, None),
+        (0, "20m", 1, "30m"),
+        (0, "45m", 1, "1h"),
+        (0, "1h", 1, "1h"),
+        (0, "1m", 1, "5m"),
+        (5, "1m", 6, "1h"),
+        (3, "2h", 4, "1h"),
+        (6, "1s", None, None),
     ],
-)  # fmt: skip
+)
 def test_retry_after_uses_up_one_attempt_and_chooses_a_retry_topic_that_is_long_enough(
     attempted: int, least: str, number: int | None, label: str | None
 ) -> None:

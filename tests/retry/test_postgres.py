@@ -36,9 +36,13 @@ def test_everything_ends_loaded_or_failed(store: Store) -> None:
     world.produce(0, b"ok", b"bad", b"1", b"3", b"4")
     world.produce(1, b"2", b"ok")
     world.kills.at = [
-        "after publish", "before transaction", "after commit", "before commit log",
-        "during publish", "after commit",
-    ]  # fmt: skip
+        "after publish",
+        "before transaction",
+        "after commit",
+        "before commit log",
+        "during publish",
+        "after commit",
+    ]
     world.run_all(chunk=2)
     world.check()
     assert world.failed() == ["in/0/1", "in/0/4"]
@@ -68,11 +72,22 @@ def test_the_fence_orders_two_writers(store: Store) -> None:
 def scheduled(place: Place) -> LedgerRow:
     """A retry that is owed, whose copy stands there."""
     return LedgerRow(
-        origin=Origin("in", 0, 0, 1), redrive_count=0, number=1, status=Status.SCHEDULED,
-        place=place, due_ms=1, key_hash=None, disposition="retryable", reason="down",
-        error_class="", error_message="", fingerprint="", created_ms=1, closed_ms=None,
+        origin=Origin("in", 0, 0, 1),
+        redrive_count=0,
+        number=1,
+        status=Status.SCHEDULED,
+        place=place,
+        due_ms=1,
+        key_hash=None,
+        disposition="retryable",
+        reason="down",
+        error_class="",
+        error_message="",
+        fingerprint="",
+        created_ms=1,
+        closed_ms=None,
         delay_ms=1,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
@@ -156,9 +171,11 @@ def test_a_transaction_that_lost_a_conflict_is_run_again_in_place(store: Store, 
     store.execute(statements([Execute("CREATE SEQUENCE tries"), Execute("CREATE TABLE n (n INT)")]))
     raising = f"DO $$ BEGIN IF nextval('tries') < 4 THEN RAISE SQLSTATE '{code}'; END IF; END $$"
     change = Transaction(
-        "p", FenceMove("in", 0, 0, 5), 1,
+        "p",
+        FenceMove("in", 0, 0, 5),
+        1,
         statements([Insert("n", {"n": 1}), Execute(raising)]),
-    )  # fmt: skip
+    )
     assert store.apply(change) is Applied.COMMITTED
     assert store.query("SELECT n FROM n") == [(1,)]
 
@@ -206,11 +223,15 @@ def written(store: Store, *effects: Insert | Upsert | Execute) -> list[tuple[str
 
 
 def test_rows_are_locked_by_table_and_key_and_a_key_is_written_once(store: Store) -> None:
-    store.execute(statements([
-        Execute("CREATE TABLE a (k TEXT PRIMARY KEY, n INT)"),
-        Execute("CREATE TABLE b (k BIGINT PRIMARY KEY, n INT)"),
-        Execute("CREATE TABLE padded (k CHAR(4) PRIMARY KEY, n INT)"),
-    ]))  # fmt: skip
+    store.execute(
+        statements(
+            [
+                Execute("CREATE TABLE a (k TEXT PRIMARY KEY, n INT)"),
+                Execute("CREATE TABLE b (k BIGINT PRIMARY KEY, n INT)"),
+                Execute("CREATE TABLE padded (k CHAR(4) PRIMARY KEY, n INT)"),
+            ]
+        )
+    )
 
     def put(table: str, key: object, n: int = 0) -> Upsert:
         return Upsert(table, {"k": key, "n": n}, ("k",))
@@ -234,9 +255,13 @@ def test_rows_are_locked_by_table_and_key_and_a_key_is_written_once(store: Store
 def test_a_constraint_between_rows_of_one_table_has_the_order_of_the_records(store: Store) -> None:
     store.prepare()
     store.open_fence("p", "in", "", 0, 0, 1)
-    store.execute(statements([
-        Execute("CREATE TABLE t (k TEXT PRIMARY KEY, parent TEXT REFERENCES t)"),
-    ]))  # fmt: skip
+    store.execute(
+        statements(
+            [
+                Execute("CREATE TABLE t (k TEXT PRIMARY KEY, parent TEXT REFERENCES t)"),
+            ]
+        )
+    )
     rows = [
         Upsert("t", {"k": "z", "parent": None}, ("k",)),
         Upsert("t", {"k": "a", "parent": "z"}, ("k",)),

@@ -54,10 +54,13 @@ class Failures:
     def run_app(self, until: int) -> None:
         """Run the app until it has handled so many records."""
         app = App(
-            "billing", bootstrap_servers=self.cluster.bootstrap, retries="1h", clock_skew=0,
+            "billing",
+            bootstrap_servers=self.cluster.bootstrap,
+            retries="1h",
+            clock_skew=0,
             drain=f"{PATIENCE_S:g}s",
             client={"heartbeat_interval_ms": 50, "retry_backoff_ms": 20},
-        )  # fmt: skip
+        )
         enough = Until(until)
 
         @app.handler(self.topic, circuit=CircuitConfig(tokens=0))
@@ -338,8 +341,11 @@ def test_into_a_retry_topic_or_another_topic(cluster) -> None:
 def test_nothing_has_ever_failed(cluster) -> None:
     topics = RetryTopics("no-such", "billing", RetryPolicy.parse("1h"))
     # Settings of a consumer or a producer alone do not stand in the way of the other clients.
-    client = {"bootstrap_servers": cluster.bootstrap, "isolation.level": "read_committed",
-              "linger.ms": 5}  # fmt: skip
+    client = {
+        "bootstrap_servers": cluster.bootstrap,
+        "isolation.level": "read_committed",
+        "linger.ms": 5,
+    }
     redrive = Redrive("r", topics, client)
     with pytest.raises(UsageError, match="nothing of 'no-such' has failed"):
         redrive.run()

@@ -20,9 +20,12 @@ TOPICS = RetryTopics("flights", "loader", RetryPolicy.default())
 def test_topics_are_made_for_the_gate() -> None:
     specs = {s.name: s for s in plan_topics(TOPICS, partitions=6)}
     assert list(specs) == [
-        "flights.loader.retry.0s", "flights.loader.retry.5m", "flights.loader.retry.30m",
-        "flights.loader.retry.1h", "flights.loader.dlt",
-    ]  # fmt: skip
+        "flights.loader.retry.0s",
+        "flights.loader.retry.5m",
+        "flights.loader.retry.30m",
+        "flights.loader.retry.1h",
+        "flights.loader.dlt",
+    ]
     for spec in specs.values():
         assert spec.partitions == 6
         assert spec.configs["message.timestamp.type"] == "LogAppendTime"
@@ -62,9 +65,14 @@ def test_retry_topics_of_delays_that_are_no_longer_named_are_known() -> None:
     """Spec 5.4: what waits in them is not to be forgotten; other groups' are none of ours."""
     ours = ["flights.loader.retry.2h", "flights.loader.retry.90m"]
     others = [
-        "flights.loader2.retry.2h", "flights.loader.retry.tomorrow", "flights.loader.dlt",
-        "flights", "flights.loader.retry.", "x.flights.loader.retry.2h", *TOPICS.delays_ms,
-    ]  # fmt: skip
+        "flights.loader2.retry.2h",
+        "flights.loader.retry.tomorrow",
+        "flights.loader.dlt",
+        "flights",
+        "flights.loader.retry.",
+        "x.flights.loader.retry.2h",
+        *TOPICS.delays_ms,
+    ]
     delays_ms = [7_200_000, 5_400_000]
     assert other_retry_topics(TOPICS, [*ours, *others]) == dict(zip(ours, delays_ms, strict=True))
     long = RetryTopics("t" * 240, "g" * 40, RetryPolicy.parse("5m"))

@@ -257,9 +257,11 @@ def test_no_secret_in_any_repr() -> None:
     assert repr(credential.server_key) not in shown
     token = Token("abc.def.ghi")
     for thing in (
-        token, OAuthBearerClient(token), PlainClient("user", SECRET),
+        token,
+        OAuthBearerClient(token),
+        PlainClient("user", SECRET),
         ScramClient(SCRAM_SHA_512, "user", SECRET, "c"),
-    ):  # fmt: skip
+    ):
         assert SECRET not in repr(thing)
         assert "abc.def.ghi" not in repr(thing)
     assert verifies(SCRAM_SHA_512, credential, SECRET)

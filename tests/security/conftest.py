@@ -53,6 +53,8 @@ def settings(
         given["ssl_ca_location"] = certificates.ca_file
     if mechanism is not None:
         given |= {
-            "sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": password,
-        }  # fmt: skip
+            "sasl_mechanism": mechanism,
+            "sasl_username": USER,
+            "sasl_password": password,
+        }
     return given

@@ -37,9 +37,12 @@ class Reader:
     def beat(self, **says: Any) -> ConsumerGroupHeartbeatResponse:
         owned = [TopicPartitions(topic_id=i, partitions=p) for i, p in self.has.items()]
         request = ConsumerGroupHeartbeatRequest(
-            group_id=GROUP, member_id=self.name, member_epoch=self.epoch,
-            topic_partitions=owned, **says,
-        )  # fmt: skip
+            group_id=GROUP,
+            member_id=self.name,
+            member_epoch=self.epoch,
+            topic_partitions=owned,
+            **says,
+        )
         sent = self.harness.send(request, 1, principal=self.who)
         self.harness.env.advance(100)
         answer = self.harness.read(sent, ConsumerGroupHeartbeatResponse, 1)

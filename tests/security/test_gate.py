@@ -365,9 +365,11 @@ def say_barely(raw: Raw, data: bytes) -> None:
     raw.socket.sendall(struct.pack(">i", len(data)) + data)
 
 
-@pytest.mark.parametrize("exchange", [PlainClient(USER, PASSWORD), ScramClient(
-    "SCRAM-SHA-256", USER, PASSWORD, "nonce"
-)], ids=["PLAIN", "SCRAM-SHA-256"])  # fmt: skip
+@pytest.mark.parametrize(
+    "exchange",
+    [PlainClient(USER, PASSWORD), ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")],
+    ids=["PLAIN", "SCRAM-SHA-256"],
+)
 def test_a_login_without_headers(connect: Callable[..., Raw], exchange: ClientExchange) -> None:
     raw = connect()
     shake_barely(raw, exchange.mechanism)

@@ -24,22 +24,29 @@ from tests.patience import PATIENCE_S
 
 Start = Callable[..., Cluster]
 UNSECURED = {
-    "users": {}, "sasl_enabled_mechanisms": ("OAUTHBEARER",), "sasl_oauthbearer_unsecured": True,
-}  # fmt: skip
+    "users": {},
+    "sasl_enabled_mechanisms": ("OAUTHBEARER",),
+    "sasl_oauthbearer_unsecured": True,
+}
 
 
 def unsecured(user: str, lasts_s: float = 3_600) -> str:
     parts = [{"alg": "none"}, {"sub": user, "exp": time.time() + lasts_s}]
-    return ".".join(
-        urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts
-    ) + "."  # fmt: skip
+    return (
+        ".".join(
+            urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts
+        )
+        + "."
+    )
 
 
 def settings(cluster: Cluster, provider: Callable[[], Any]) -> dict[str, Any]:
     return {
-        "bootstrap_servers": cluster.bootstrap, "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_provider": provider,
-    }  # fmt: skip
+        "bootstrap_servers": cluster.bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauthbearer_token_provider": provider,
+    }
 
 
 def test_a_provider_is_asked_once_for_all_connections(start: Start) -> None:
@@ -167,9 +174,11 @@ def test_client_credentials(start: Start, issuer: Issuer) -> None:
     own = settings(cluster, lambda: "")
     del own["sasl_oauthbearer_token_provider"]
     own |= {
-        "sasl_oauthbearer_token_endpoint_url": issuer.url, "sasl_oauthbearer_client_id": "me:1",
-        "sasl_oauthbearer_client_secret": "s&cret", "sasl_oauthbearer_scope": "read write",
-    }  # fmt: skip
+        "sasl_oauthbearer_token_endpoint_url": issuer.url,
+        "sasl_oauthbearer_client_id": "me:1",
+        "sasl_oauthbearer_client_secret": "s&cret",
+        "sasl_oauthbearer_scope": "read write",
+    }
     with Admin(**own) as admin:
         admin.describe_cluster()
     path, authorization, body = issuer.asked[0]

@@ -32,10 +32,13 @@ def test_librdkafka(cluster: Cluster, certificates: Certificates, mechanism: str
     confluent = pytest.importorskip("confluent_kafka")
     admin = pytest.importorskip("confluent_kafka.admin")
     own = {
-        "bootstrap.servers": cluster.bootstrap, "security.protocol": "SASL_SSL",
-        "ssl.ca.location": certificates.ca_file, "sasl.mechanisms": mechanism,
-        "sasl.username": USER, "sasl.password": PASSWORD,
-    }  # fmt: skip
+        "bootstrap.servers": cluster.bootstrap,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": certificates.ca_file,
+        "sasl.mechanisms": mechanism,
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
     producer = confluent.Producer(own)
     failures: list[Any] = []
     producer.produce("t", b"x" * 200_000, on_delivery=lambda error, m: failures.append(error))
@@ -55,9 +58,13 @@ def test_librdkafka(cluster: Cluster, certificates: Certificates, mechanism: str
     found = client.describe_user_scram_credentials(["bob"])["bob"].result(PATIENCE_S)
     assert [info.iterations for info in found.scram_credential_infos] == [4_096]
     logged = confluent.Producer(
-        {**own, "sasl.username": "bob", "sasl.password": "secret",
-         "sasl.mechanisms": "SCRAM-SHA-256"}
-    )  # fmt: skip
+        {
+            **own,
+            "sasl.username": "bob",
+            "sasl.password": "secret",
+            "sasl.mechanisms": "SCRAM-SHA-256",
+        }
+    )
     assert "t" in logged.list_topics(timeout=PATIENCE_S).topics
 
 
@@ -66,11 +73,15 @@ def test_librdkafka_hears_of_a_wrong_password(cluster: Cluster, certificates: Ce
     heard: list[Any] = []
     client = confluent.Producer(
         {
-            "bootstrap.servers": cluster.bootstrap, "security.protocol": "SASL_SSL",
-            "ssl.ca.location": certificates.ca_file, "sasl.mechanisms": "SCRAM-SHA-512",
-            "sasl.username": USER, "sasl.password": "wrong", "error_cb": heard.append,
+            "bootstrap.servers": cluster.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": certificates.ca_file,
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": USER,
+            "sasl.password": "wrong",
+            "error_cb": heard.append,
         }
-    )  # fmt: skip
+    )
     until(lambda: client.poll(0.1) or heard, "an error")
     assert heard[0].code() == confluent.KafkaError._AUTHENTICATION
 
@@ -82,10 +93,13 @@ def test_aiokafka(cluster: Cluster, certificates: Certificates, mechanism: str) 
 
     async def run() -> bytes:
         own = {
-            "bootstrap_servers": cluster.bootstrap, "security_protocol": "SASL_SSL",
-            "ssl_context": context, "sasl_mechanism": mechanism,
-            "sasl_plain_username": USER, "sasl_plain_password": PASSWORD,
-        }  # fmt: skip
+            "bootstrap_servers": cluster.bootstrap,
+            "security_protocol": "SASL_SSL",
+            "ssl_context": context,
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": USER,
+            "sasl_plain_password": PASSWORD,
+        }
         producer = aiokafka.AIOKafkaProducer(**own)
         await producer.start()
         await producer.send_and_wait("t", b"x")
@@ -104,10 +118,13 @@ def test_aiokafka(cluster: Cluster, certificates: Certificates, mechanism: str) 
 def test_kafka_python(cluster: Cluster, certificates: Certificates, mechanism: str) -> None:
     kafka = pytest.importorskip("kafka")
     own = {
-        "bootstrap_servers": cluster.bootstrap, "security_protocol": "SASL_SSL",
-        "ssl_cafile": certificates.ca_file, "sasl_mechanism": mechanism,
-        "sasl_plain_username": USER, "sasl_plain_password": PASSWORD,
-    }  # fmt: skip
+        "bootstrap_servers": cluster.bootstrap,
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": certificates.ca_file,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+    }
     producer = kafka.KafkaProducer(**own)
     producer.send("t", b"x").get(PATIENCE_S)
     producer.close()
@@ -127,10 +144,13 @@ def test_librdkafka_renews_its_login(start: Start) -> None:
     cluster = start("SASL_PLAINTEXT", connections_max_reauth_ms=1_000)
     producer = confluent.Producer(
         {
-            "bootstrap.servers": cluster.bootstrap, "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanisms": "SCRAM-SHA-256", "sasl.username": USER, "sasl.password": PASSWORD,
+            "bootstrap.servers": cluster.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "SCRAM-SHA-256",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
         }
-    )  # fmt: skip
+    )
     errors: list[Any] = []
     for _ in range(16):
         producer.produce("t", b"x", on_delivery=lambda error, m: errors.append(error))
@@ -146,9 +166,11 @@ def test_librdkafka_with_a_certificate(start: Start, certificates: Certificates)
     mine = certificates.client("carol")["ssl_certificate_location"]
     client = confluent.Producer(
         {
-            "bootstrap.servers": cluster.bootstrap, "security.protocol": "SSL",
-            "ssl.ca.location": certificates.ca_file, "ssl.certificate.location": mine,
+            "bootstrap.servers": cluster.bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": certificates.ca_file,
+            "ssl.certificate.location": mine,
             "ssl.key.location": mine,
         }
-    )  # fmt: skip
+    )
     assert client.list_topics(timeout=PATIENCE_S).brokers

@@ -23,8 +23,13 @@ from tests.pages import blocks_of
 from tests.patience import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-JAVAS = {"ssl_truststore_location", "ssl_truststore_type", "ssl_keystore_location",
-         "sasl_jaas_config", "sasl_password_file"}  # fmt: skip
+JAVAS = {
+    "ssl_truststore_location",
+    "ssl_truststore_type",
+    "ssl_keystore_location",
+    "sasl_jaas_config",
+    "sasl_password_file",
+}
 
 
 SRC = Path(__file__).parents[2] / "src"
@@ -50,10 +55,17 @@ def env(tmp_path: Path) -> dict[str, str]:
 def broker(command: str, env: dict[str, str], directory: Path) -> Iterator[str]:
     """The page's broker on a free port; its address."""
     said = directory / "broker.log"
-    with said.open("w") as log, subprocess.Popen(
-        ["bash", "-c", command.replace("kohort broker", "exec kohort broker") + " --port 0"],
-        env=env, cwd=directory, text=True, stdout=subprocess.PIPE, stderr=log,
-    ) as process:  # fmt: skip
+    with (
+        said.open("w") as log,
+        subprocess.Popen(
+            ["bash", "-c", command.replace("kohort broker", "exec kohort broker") + " --port 0"],
+            env=env,
+            cwd=directory,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             yield process.stdout.readline().split()[2]
@@ -73,9 +85,13 @@ def settings_of(block: str, **around: object) -> dict[str, Any]:
 def typed(command: str, answer: str, env: dict[str, str], directory: Path) -> None:
     """Run a command at a terminal, and type an answer behind each of its two questions."""
     with subprocess.Popen(
-        [sys.executable, "-c", TERMINAL, "bash", "-c", command], env=env, cwd=directory,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", TERMINAL, "bash", "-c", command],
+        env=env,
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         said = b""
@@ -103,9 +119,14 @@ def test_a_broker_with_users_in_five_minutes(tmp_path: Path, env: dict[str, str]
         typed(made, "bobs-word", env, tmp_path)
         for command, wanted in ((listed, "TOPIC"), (shown, "bob ")):
             ran = subprocess.run(
-                command, shell=True, env=env, cwd=tmp_path, text=True, capture_output=True,
+                command,
+                shell=True,
+                env=env,
+                cwd=tmp_path,
+                text=True,
+                capture_output=True,
                 timeout=TIMEOUT_S,
-            )  # fmt: skip
+            )
             assert ran.returncode == 0, ran.stderr
             assert wanted in ran.stdout
     assert "alices-word" not in (tmp_path / "data" / "users.json").read_text()
@@ -138,8 +159,10 @@ def test_the_settings_for_tokens_are_settings() -> None:
 
 def test_every_setting_exists() -> None:
     known = {*BrokerConfig.field_names(), *ConsumerConfig.field_names(), *JAVAS}
-    named = re.findall(r"\b(?:ssl|sasl|connections|max|security|authentication)[._][a-z_.]+[a-z]\b",
-                       PAGE.read_text())  # fmt: skip
+    named = re.findall(
+        r"\b(?:ssl|sasl|connections|max|security|authentication)[._][a-z_.]+[a-z]\b",
+        PAGE.read_text(),
+    )
     names = {name.replace(".", "_") for name in named}
     assert len(names) > 20
     assert names - known == set()
@@ -158,11 +181,14 @@ def test_a_password_file_in_spark(tmp_path: Path) -> None:
     word.write_text("hidden")
     options = parse_source(
         {
-            "kafka.bootstrap.servers": "b:1", "subscribe": "t",
-            "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN",
-            "kafka.sasl.username": "alice", "kafka.sasl.password.file": str(word),
+            "kafka.bootstrap.servers": "b:1",
+            "subscribe": "t",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "alice",
+            "kafka.sasl.password.file": str(word),
         },
         streaming=False,
-    )  # fmt: skip
+    )
     assert "hidden" not in str(dict(options.client))
     assert ConsumerConfig.from_mapping(options.client).sasl_password == "hidden"

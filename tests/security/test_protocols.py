@@ -198,9 +198,11 @@ def test_a_client_that_wants_more_than_there_is(certificates: Certificates) -> N
         ):
             admin.list_topics()
         sasl = {
-            "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
-            "sasl_username": "a", "sasl_password": "b",
-        }  # fmt: skip
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "a",
+            "sasl_password": "b",
+        }
         with (
             Admin(bootstrap_servers=cluster.bootstrap, **sasl) as admin,
             pytest.raises(AuthenticationError, match="ILLEGAL_SASL_STATE"),

@@ -31,9 +31,14 @@ def loader(
 ) -> Pipeline:
     """A pipeline that puts numbers into the table of their topic, and retries negative ones."""
     pipeline = Pipeline(
-        "changing", store=f"sqlite:///{directory}/s.db", bootstrap_servers=cluster.bootstrap,
-        checkpoint=directory / "checkpoint", retries=retries, trigger="100ms", **options,
-    )  # fmt: skip
+        "changing",
+        store=f"sqlite:///{directory}/s.db",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=directory / "checkpoint",
+        retries=retries,
+        trigger="100ms",
+        **options,
+    )
 
     @pipeline.setup
     def tables(store: Any) -> None:
@@ -106,9 +111,13 @@ def test_client_settings_are_keywords_or_a_mapping(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("lenient", [True, False])
 def test_a_deleted_topic_ends_a_stream_in_words_or_not_at_all(
-    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path,
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Make,
+    produce: Send,
+    tmp_path: Path,
     lenient: bool,
-) -> None:  # fmt: skip
+) -> None:
     kept, gone = topic(1), topic(1)
     seen: list[tuple[str, int]] = []
     stream = (
@@ -210,9 +219,21 @@ def schedule(pipeline: Pipeline, dest: str) -> None:
     pipeline.prepare_store(store)
     store.open_fence(pipeline.name, "orders", "", 0, 0, 0)
     row = LedgerRow(
-        Origin("orders", 0, 0, 0), 0, 1, Status.SCHEDULED, Place(dest, 0, 0), 5, None, "transient",
-        "not_yet", "LookupError", "", "", 0, delay_ms=300_000,
-    )  # fmt: skip
+        Origin("orders", 0, 0, 0),
+        0,
+        1,
+        Status.SCHEDULED,
+        Place(dest, 0, 0),
+        5,
+        None,
+        "transient",
+        "not_yet",
+        "LookupError",
+        "",
+        "",
+        0,
+        delay_ms=300_000,
+    )
     store.apply(Transaction(pipeline.name, FenceMove("orders", 0, 0, 1), 0, rows=[row]))
     store.close()
 
@@ -245,9 +266,14 @@ def test_retries_do_not_queue_behind_source_batches(
     """Both queries have a pool of their own, and pools share the cores."""
     name = topic(1)
     pipeline = Pipeline(
-        "pooled", store=f"sqlite:///{tmp_path}/s.db", bootstrap_servers=cluster.bootstrap,
-        checkpoint=tmp_path / "checkpoint", retries="100ms", clock_skew="0ms", trigger="100ms",
-    )  # fmt: skip
+        "pooled",
+        store=f"sqlite:///{tmp_path}/s.db",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        retries="100ms",
+        clock_skew="0ms",
+        trigger="100ms",
+    )
 
     @pipeline.setup
     def tables(store: Any) -> None:
@@ -268,8 +294,9 @@ def test_retries_do_not_queue_behind_source_batches(
     pipeline.run("until_idle", spark=spark)
     store = pipeline.open_store()
     assert store.query("SELECT attempt, pool FROM pools ORDER BY attempt") == [
-        (0, "kohort pooled source"), (1, "kohort pooled retry_topics")
-    ]  # fmt: skip
+        (0, "kohort pooled source"),
+        (1, "kohort pooled retry_topics"),
+    ]
     store.close()
     assert spark.conf.get("spark.scheduler.mode") == "FAIR"
     assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from kohort.testing import Cluster
 
 HERE = Report(
-    host="a", directory="/tmp", python="3.11.7",
+    host="a",
+    directory="/tmp",
+    python="3.11.7",
     versions={"kohort": "1.0", "pyspark": "4.3.0", "pyarrow": "20.0", "pandas": None},
-    unreachable={}, offset_ms=0, within_ms=10, free_bytes=50 << 30,
-)  # fmt: skip
+    unreachable={},
+    offset_ms=0,
+    within_ms=10,
+    free_bytes=50 << 30,
+)
 
 
 def said(report: Report, *, local: bool = False, store: str = "postgresql://h/d") -> list[str]:
@@ -64,8 +69,10 @@ def test_a_file_is_out_of_reach_of_executors() -> None:
 def test_what_is_reached() -> None:
     pipeline = Pipeline("p", store="postgresql://u@db/x", bootstrap_servers="b:1,[::1]:2")
     assert addresses_of(pipeline) == [
-        ("broker b:1", "b", 1), ("broker [::1]:2", "::1", 2), ("store db:5432", "db", 5432),
-    ]  # fmt: skip
+        ("broker b:1", "b", 1),
+        ("broker [::1]:2", "::1", 2),
+        ("store db:5432", "db", 5432),
+    ]
 
 
 @pytest.mark.spark
@@ -99,9 +106,13 @@ def test_an_archive_is_enough(tmp_path: Path) -> None:
         tar.extractall(tmp_path / "unpacked", filter="data")
     program = "import kohort.records, pyarrow, pandas; print('SEEN', kohort.__file__)"
     ran = subprocess.run(
-        [sys.executable, "-S", "-c", program], env={"PYTHONPATH": str(tmp_path / "unpacked")},
-        capture_output=True, text=True, timeout=100, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": str(tmp_path / "unpacked")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+    )
     assert f"SEEN {tmp_path}/unpacked/kohort/__init__.py" in ran.stdout, ran.stderr
     settings = settings_of(archive)
     assert settings["spark.archives"].startswith("file:///")

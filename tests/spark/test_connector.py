@@ -14,18 +14,28 @@ from tests.pages import ROOT
 PAGE = ROOT / "docs" / "spark.md"
 OFFSETS = '{"t": {"0": 1}}'
 SOURCE = {
-    "startingOffsets": OFFSETS, "startingTimestamp": "1", "startingOffsetsByTimestamp": OFFSETS,
-    "startingOffsetsByTimestampStrategy": "error", "failOnDataLoss": "true",
-    "includeHeaders": "true", "minPartitions": "2", "maxRecordsPerPartition": "10",
-    "kafkaConsumer.pollTimeoutMs": "512", "fetchOffset.numRetries": "3",
-    "fetchOffset.retryIntervalMs": "10", "groupIdPrefix": "p", "kafka.group.id": "g",
-}  # fmt: skip
+    "startingOffsets": OFFSETS,
+    "startingTimestamp": "1",
+    "startingOffsetsByTimestamp": OFFSETS,
+    "startingOffsetsByTimestampStrategy": "error",
+    "failOnDataLoss": "true",
+    "includeHeaders": "true",
+    "minPartitions": "2",
+    "maxRecordsPerPartition": "10",
+    "kafkaConsumer.pollTimeoutMs": "512",
+    "fetchOffset.numRetries": "3",
+    "fetchOffset.retryIntervalMs": "10",
+    "groupIdPrefix": "p",
+    "kafka.group.id": "g",
+}
 STREAM = {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "2", "maxTriggerDelay": "15m"}
 BATCH = {"endingOffsets": OFFSETS, "endingTimestamp": "9", "endingOffsetsByTimestamp": OFFSETS}
 CONNECTORS = (
     {"kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "topic"}
-    | SOURCE.keys() | STREAM.keys() | BATCH.keys()
-)  # fmt: skip
+    | SOURCE.keys()
+    | STREAM.keys()
+    | BATCH.keys()
+)
 """The options of `KafkaSourceProvider` of Spark 4, with a value that the connector takes."""
 
 

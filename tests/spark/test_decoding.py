@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from kohort.testing import Cluster
 
 USER = {
-    "type": "record", "name": "User",
+    "type": "record",
+    "name": "User",
     "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}],
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -49,10 +50,13 @@ def test_formats_are_pickled_by_configuration(fake: Registry) -> None:
     user = {"name": "Eva", "age": 7}
     registry = SchemaRegistry(fake.url, token="secret", timeout_s=3)
     for serde, value in (
-        (StringSerde("latin-1"), "\xe9"), (IntegerSerde(), 7), (JsonSerde(), user),
-        (AvroSerde(registry, USER), user), (Serde(str.encode, bytes.decode), "x"),
+        (StringSerde("latin-1"), "\xe9"),
+        (IntegerSerde(), 7),
+        (JsonSerde(), user),
+        (AvroSerde(registry, USER), user),
+        (Serde(str.encode, bytes.decode), "x"),
         (JsonSchemaSerde(registry, {"type": "object"}, register=False, validate=False), user),
-    ):  # fmt: skip
+    ):
         copy = again(serde)
         assert type(copy) is type(serde)
         if isinstance(serde, JsonSchemaSerde):
@@ -99,17 +103,24 @@ def test_a_worker_asks_the_registry_once_for_all_its_tasks(fake: Registry, tmp_p
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_avro_is_loaded_by_a_pipeline(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str],
-    produce: Callable[..., None], fake: Registry, tmp_path: Path,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    fake: Registry,
+    tmp_path: Path,
+) -> None:
     name = topic()
     serde = AvroSerde(SchemaRegistry(fake.url), USER)
     users = [serde.serialize(name, {"name": f"u{n}", "age": n}) for n in range(20)]
     produce(name, *((n % 2, None, user) for n, user in enumerate(users)), (0, None, b"{}"))
     pipeline = Pipeline(
-        "avro", store=f"sqlite:///{tmp_path}/s.db", bootstrap_servers=cluster.bootstrap,
-        checkpoint=tmp_path / "checkpoint", retries="none",
-    )  # fmt: skip
+        "avro",
+        store=f"sqlite:///{tmp_path}/s.db",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        retries="none",
+    )
 
     @pipeline.setup
     def tables(store: Any) -> None:

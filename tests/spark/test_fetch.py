@@ -58,6 +58,4 @@ def test_a_query_gets_the_rows_of_its_ranges(
     spans = [Range(name, 0, 6, 8), Range(name, 0, 1, 3)]  # one partition twice: one after the other
     batches = read_ranges(options(cluster, batchRows="2"), spans, columns)
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert [(row["offset"], row["value"]) for row in rows] == [
-        (n, b"%d" % n) for n in (6, 7, 1, 2)
-    ]  # fmt: skip
+    assert [(row["offset"], row["value"]) for row in rows] == [(n, b"%d" % n) for n in (6, 7, 1, 2)]

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 def progress(end: Any, latest: Any, batch: int = 3) -> dict[str, Any]:
     return {
-        "batchId": batch, "timestamp": "2026-11-25T10:00:00.500Z", "numInputRows": 7,
-        "processedRowsPerSecond": 3.5, "durationMs": {"triggerExecution": 2_000},
+        "batchId": batch,
+        "timestamp": "2026-11-25T10:00:00.500Z",
+        "numInputRows": 7,
+        "processedRowsPerSecond": 3.5,
+        "durationMs": {"triggerExecution": 2_000},
         "sources": [{"endOffset": end, "latestOffset": latest}],
-    }  # fmt: skip
+    }
 
 
 def test_what_a_progress_tells() -> None:
@@ -90,9 +93,12 @@ def test_why_it_does_not_move(state: str, stands: bool, words: str) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_plain_query_is_watched(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None],
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Two of ten records a batch, three of them: four are left; in metrics and in a group."""
     from kohort.spark import watch
 
@@ -107,10 +113,13 @@ def test_a_plain_query_is_watched(
     query = (
         spark.readStream.format("kohort")
         .option("kafka.bootstrap.servers", cluster.bootstrap)
-        .options(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="2").load()
-        .writeStream.foreachBatch(stop_at_the_third).queryName(name)
-        .option("checkpointLocation", str(tmp_path / "c")).start()
-    )  # fmt: skip
+        .options(subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="2")
+        .load()
+        .writeStream.foreachBatch(stop_at_the_third)
+        .queryName(name)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .start()
+    )
     with pytest.raises(Exception, match="enough"):
         query.awaitTermination()
 
@@ -122,9 +131,7 @@ def test_a_plain_query_is_watched(
     assert (health.records_behind, health.bytes_behind) == (4, 40)
     assert health.oldest_ms is not None
     assert "enough" in health.error
-    numbers = {
-        s.family.name: s.value for s in watching.samples() if s.tags == (("query", name),)
-    }  # fmt: skip
+    numbers = {s.family.name: s.value for s in watching.samples() if s.tags == (("query", name),)}
     assert numbers["spark_query_records_behind"] == 4
     assert numbers["spark_query_bytes_behind"] == 40
     assert numbers["spark_query_active"] == 0

@@ -30,9 +30,12 @@ def test_json_is_the_connectors_and_one_reserved_key() -> None:
 @settings(deadline=None)
 @given(counts, counts, st.integers(1, 8), st.booleans(), st.none() | st.integers(500, 50_000))
 def test_packing_covers_each_record_once(
-    start: dict[tuple[str, int], int], more: dict[tuple[str, int], int], tasks: int, split: bool,
+    start: dict[tuple[str, int], int],
+    more: dict[tuple[str, int], int],
+    tasks: int,
+    split: bool,
     max_records: int | None,
-) -> None:  # fmt: skip
+) -> None:
     """Every offset is in exactly one task, and without splitting each partition is in one."""
     end = {at: start.get(at, 0) + n for at, n in more.items()}
     begun = {at: start.get(at, 0) for at in end}

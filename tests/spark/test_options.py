@@ -14,12 +14,18 @@ def test_names_of_the_jvm_connector_in_lower_case() -> None:
     """Spark lower-cases keys; `kafka.*` goes to the client."""
     found = parse_source(
         {
-            "kafka.bootstrap.servers": "b:1", "subscribe": "a, b,a", "startingoffsets": "earliest",
-            "maxoffsetspertrigger": "10", "failondataloss": "false", "includeheaders": "true",
-            "kafka.group.id": "g", "kafka.fetch.max.bytes": "1000", "minpartitions": "4",
+            "kafka.bootstrap.servers": "b:1",
+            "subscribe": "a, b,a",
+            "startingoffsets": "earliest",
+            "maxoffsetspertrigger": "10",
+            "failondataloss": "false",
+            "includeheaders": "true",
+            "kafka.group.id": "g",
+            "kafka.fetch.max.bytes": "1000",
+            "minpartitions": "4",
         },
         streaming=True,
-    )  # fmt: skip
+    )
     assert found.topics == ("a", "b")
     assert found.client == {"bootstrap.servers": "b:1", "fetch.max.bytes": "1000"}
     assert (found.group, found.max_offsets, found.min_partitions) == ("g", 10, 4)
@@ -100,13 +106,16 @@ def test_sink() -> None:
 def test_times_and_limits_of_the_jvm_connector() -> None:
     found = parse_source(
         {
-            **BASE, "startingOffsetsByTimestamp": '{"t": {"0": 5, "1": 6}}',
-            "startingOffsetsByTimestampStrategy": "LATEST", "startingOffsets": "earliest",
-            "minOffsetsPerTrigger": "3", "maxTriggerDelay": "2min",
+            **BASE,
+            "startingOffsetsByTimestamp": '{"t": {"0": 5, "1": 6}}',
+            "startingOffsetsByTimestampStrategy": "LATEST",
+            "startingOffsets": "earliest",
+            "minOffsetsPerTrigger": "3",
+            "maxTriggerDelay": "2min",
             "kafkaConsumer.pollTimeoutMs": "5000",
         },
         streaming=True,
-    )  # fmt: skip
+    )
     assert (found.starting_ms, found.latest_where_no_record) == ({"t": {0: 5, 1: 6}}, True)
     assert (found.min_offsets, found.max_delay_ms, found.poll_timeout_ms) == (3, 120_000, 5_000)
     default = parse_source(BASE, streaming=True)

@@ -71,11 +71,15 @@ class Job:
         file = directory / f"{self.orders}_file.py"
         file.write_text(
             FILE.format(
-                name=f"p-{self.orders}", store=directory / "db.sqlite", servers=cluster.bootstrap,
-                checkpoint=self.checkpoint, orders=self.orders, prices=self.prices,
+                name=f"p-{self.orders}",
+                store=directory / "db.sqlite",
+                servers=cluster.bootstrap,
+                checkpoint=self.checkpoint,
+                orders=self.orders,
+                prices=self.prices,
                 crash=self.crash,
             )
-        )  # fmt: skip
+        )
         self.pipeline = load_pipeline(file)
         self.priced: set[str] = set()
 
@@ -130,9 +134,12 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
     books = reconcile(job.pipeline)
     orders = books.of(job.orders)
     assert orders.failed == {
-        "constraint_violated": 1, "forbidden_item": 1, "missing_price": 1, "undecodable": 1,
+        "constraint_violated": 1,
+        "forbidden_item": 1,
+        "missing_price": 1,
+        "undecodable": 1,
         "worker_killed": 1,
-    }  # fmt: skip
+    }
     assert (orders.inputs, orders.loaded) == (10, 5)
     assert orders.loaded_after_retry >= 1
     assert (orders.duplicates, orders.both, orders.missing, orders.retrying) == (0, 0, 0, 0)

@@ -62,10 +62,11 @@ class FakePort:
         return {
             at: max(
                 (Stamped(o, t) for o, t in enumerate(self.logs[at])),
-                key=lambda s: s.timestamp_ms, default=Stamped(-1, -1),
+                key=lambda s: s.timestamp_ms,
+                default=Stamped(-1, -1),
             )
             for at in wanted
-        }  # fmt: skip
+        }
 
     def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
         for offset in range(start, end):
@@ -165,8 +166,9 @@ def test_new_partitions_are_read_from_their_beginning() -> None:
     end = plan.latest(start)
     assert end.next == {T0: 3, T1: 4}
     assert [(r.partition, r.start, r.end, r.first) for t in plan.tasks(start, end) for r in t] == [
-        (0, 0, 3, True), (1, 0, 4, True)
-    ]  # fmt: skip
+        (0, 0, 3, True),
+        (1, 0, 4, True),
+    ]
 
 
 def test_loss_is_a_log_start_past_what_is_wanted_and_nothing_else() -> None:
@@ -213,11 +215,13 @@ def test_a_topic_made_anew_is_noticed() -> None:
     [
         {"startingOffsets": '{"t": {"0": -1, "1": -2}}'},
         {"startingOffsets": '{"t": {"0": -1, "1": -2}}', "group_id": "g"},
-        {"startingOffsetsByTimestamp": '{"t": {"0": 9, "1": 0}}',
-         "startingOffsetsByTimestampStrategy": "latest"},
+        {
+            "startingOffsetsByTimestamp": '{"t": {"0": 9, "1": 0}}',
+            "startingOffsetsByTimestampStrategy": "latest",
+        },
     ],
     ids=["without a group", "with a group", "by time"],
-)  # fmt: skip
+)
 def test_a_moving_start_survives_a_crash_in_batch_0(options: dict[str, str]) -> None:
     """Spark asks for the start again; the batch is planned from where its end says it began."""
     port = FakePort({T0: [1] * 5, T1: [1] * 7})
@@ -294,8 +298,7 @@ def test_a_pattern_leaves_retry_topics_out_unless_it_names_them(
     pattern: str, read: list[str]
 ) -> None:
     """A topic of somebody's that only ends like one stands beside no entry topic."""
-    names = ["orders", "orders.g.retry.0s", "orders.g.retry.5m", "orders.g.dlt",
-             "jobs.mine.dlt"]  # fmt: skip
+    names = ["orders", "orders.g.retry.0s", "orders.g.retry.5m", "orders.g.dlt", "jobs.mine.dlt"]
     port = FakePort({(name, 0): [1] for name in names})
     plan = planner(port, subscribePattern=pattern)
     assert sorted(t for t, _ in plan.initial().next) == read

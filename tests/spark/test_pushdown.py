@@ -22,21 +22,25 @@ if TYPE_CHECKING:
 
 SPANS = [Range("a", 0, 0, 10), Range("a", 1, 5, 20), Range("b", 0, 0, 3)]
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "EqualTo": lambda a, b: a == b, "GreaterThan": lambda a, b: a > b,
-    "GreaterThanOrEqual": lambda a, b: a >= b, "LessThan": lambda a, b: a < b,
-    "LessThanOrEqual": lambda a, b: a <= b, "In": lambda a, b: a in b,
-}  # fmt: skip
+    "EqualTo": lambda a, b: a == b,
+    "GreaterThan": lambda a, b: a > b,
+    "GreaterThanOrEqual": lambda a, b: a >= b,
+    "LessThan": lambda a, b: a < b,
+    "LessThanOrEqual": lambda a, b: a <= b,
+    "In": lambda a, b: a in b,
+}
 numbers = st.integers(-2, 25)
 predicates = st.lists(
     st.tuples(
         st.sampled_from([k for k in COMPARE if k != "In"]),
-        st.sampled_from(["offset", "partition"]), numbers,
+        st.sampled_from(["offset", "partition"]),
+        numbers,
     )
     | st.tuples(st.just("In"), st.just("partition"), st.tuples(numbers, numbers))
     | st.tuples(st.just("In"), st.just("topic"), st.just(("a", "c")))
     | st.tuples(st.just("EqualTo"), st.just("topic"), st.sampled_from("ab")),
     max_size=4,
-)  # fmt: skip
+)
 
 
 def rows(spans: list[Range]) -> set[tuple[str, int, int]]:
@@ -80,9 +84,13 @@ def test_what_is_not_ours_stays_sparks() -> None:
     seeks = Seeks()
     assert seeks.take("IsNotNull", "offset", None)
     for kind, column, value in (
-        ("IsNotNull", "key", None), ("EqualTo", "value", b"x"), ("EqualNullSafe", "topic", "a"),
-        ("EqualTo", "topic", None), ("StringStartsWith", "topic", "a"), ("Not", "", None),
-    ):  # fmt: skip
+        ("IsNotNull", "key", None),
+        ("EqualTo", "value", b"x"),
+        ("EqualNullSafe", "topic", "a"),
+        ("EqualTo", "topic", None),
+        ("StringStartsWith", "topic", "a"),
+        ("Not", "", None),
+    ):
         assert not seeks.take(kind, column, value)
     assert seeks.spans(SPANS, lambda _: {}) == SPANS
 

@@ -28,9 +28,11 @@ class Sales:
         cluster.create_topic("sales")
         self.cluster = cluster
         self.pipeline = Pipeline(
-            "p", store=f"sqlite:///{directory}/s.db", bootstrap_servers=cluster.bootstrap,
+            "p",
+            store=f"sqlite:///{directory}/s.db",
+            bootstrap_servers=cluster.bootstrap,
             retries="1h",
-        )  # fmt: skip
+        )
         function = handler.pop("function", lambda record, store: {"n": record.data})
         settings = {"table": "sales", "origin": ("part", "at"), **handler}
         self.pipeline.handler("sales", **settings)(function)
@@ -58,10 +60,14 @@ class Sales:
         partitions = {name: view.partitions for name, view in self.views.items()}
         (spec,) = self.pipeline.handlers
         loader = Loader(
-            "p", self.pipeline.topics, self.store,
-            CopyPublisher(self.pipeline.client_config, partitions), Handlers([spec]), WallClock(),
+            "p",
+            self.pipeline.topics,
+            self.store,
+            CopyPublisher(self.pipeline.client_config, partitions),
+            Handlers([spec]),
+            WallClock(),
             origins={"sales": (spec.table, spec.origin)} if spec.table and spec.origin else {},
-        )  # fmt: skip
+        )
         start = next(f.next_offset for f in self.store.fences("p") if f.topic == "sales")
         span = SourceRange("sales", self.views["sales"].topic_id, 0, start, end, "sales")
         part = loader.open(span)

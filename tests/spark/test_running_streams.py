@@ -62,12 +62,16 @@ def running(
         batches[batch] = [bytes(row.value).decode() for row in frame.collect()]
 
     query = (
-        spark.readStream.format("kohort").option("kafka.bootstrap.servers", broker.bootstrap)
-        .options(subscribe=topics, startingOffsets="earliest", **options).load()
-        .select("value").writeStream.foreachBatch(keep)
+        spark.readStream.format("kohort")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .options(subscribe=topics, startingOffsets="earliest", **options)
+        .load()
+        .select("value")
+        .writeStream.foreachBatch(keep)
         .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(processingTime="100 milliseconds").start()
-    )  # fmt: skip
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
     try:
         yield Stream(query, batches)
     finally:
@@ -157,11 +161,17 @@ def test_a_worker_that_is_killed(spark: SparkSession, broker: Cluster, tmp_path:
 
     send(broker, "t", "a", "b")
     query = (
-        spark.readStream.format("kohort").option("kafka.bootstrap.servers", broker.bootstrap)
-        .options(subscribe="t", startingOffsets="earliest").load().select("value")
-        .mapInArrow(doomed, "value binary").writeStream.foreachBatch(keep)
-        .option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("kohort")
+        .option("kafka.bootstrap.servers", broker.bootstrap)
+        .options(subscribe="t", startingOffsets="earliest")
+        .load()
+        .select("value")
+        .mapInArrow(doomed, "value binary")
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     assert killed.exists()
     assert [value for batch in seen.values() for value in sorted(batch)] == ["a", "b"]

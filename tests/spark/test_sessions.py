@@ -65,10 +65,12 @@ def test_a_session_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("asked", "submitted", "used"),
     [
-        (None, {}, "local[*]"), ("spark://a:1", {}, "spark://a:1"),
-        (None, {"spark.master": "yarn"}, "yarn"), ("local[1]", {"spark.master": "yarn"}, "yarn"),
+        (None, {}, "local[*]"),
+        ("spark://a:1", {}, "spark://a:1"),
+        (None, {"spark.master": "yarn"}, "yarn"),
+        ("local[1]", {"spark.master": "yarn"}, "yarn"),
     ],
-)  # fmt: skip
+)
 def test_the_master_of_spark_submit_wins(
     monkeypatch: pytest.MonkeyPatch, asked: str | None, submitted: dict[str, str], used: str
 ) -> None:

@@ -63,9 +63,13 @@ def by_session(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_stream_is_written_however_its_checkpoint_is_set(
-    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path,
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Make,
+    produce: Send,
+    tmp_path: Path,
     start: Starter,
-) -> None:  # fmt: skip
+) -> None:
     """A topic is mirrored, with all its columns, and goes on from the checkpoint."""
     source, copy = topic(), topic()
     place = tmp_path / f"checkpoint-{source}"
@@ -94,8 +98,10 @@ def test_a_stream_is_written_however_its_checkpoint_is_set(
     run()
     rows = read(spark, cluster, subscribe=copy, includeHeaders="true").collect()
     assert sorted((r.partition, r.key, r.value) for r in rows) == [
-        (0, b"a", b"1"), (1, b"b", b"2"), (1, b"c", b"3")
-    ]  # fmt: skip
+        (0, b"a", b"1"),
+        (1, b"b", b"2"),
+        (1, b"c", b"3"),
+    ]
     assert {r.key: r.headers for r in rows if r.headers} == {b"a": [("h", b"x")]}
 
 
@@ -177,9 +183,13 @@ def test_any_frame_is_written_and_overwrite_is_refused(
     """Columns that the sink does not know are left out; so it is with the JVM connector."""
     name = topic()
     frame = spark.range(4).selectExpr(
-        "CAST(id AS STRING) AS key", "'v' AS value", "id AS number", "named_struct('x', 1) AS more",
-        f"'{name}' AS topic", "array(named_struct('key', 'h', 'value', X'01')) AS headers",
-    )  # fmt: skip
+        "CAST(id AS STRING) AS key",
+        "'v' AS value",
+        "id AS number",
+        "named_struct('x', 1) AS more",
+        f"'{name}' AS topic",
+        "array(named_struct('key', 'h', 'value', X'01')) AS headers",
+    )
     servers = {"kafka.bootstrap.servers": cluster.bootstrap}
     frame.write.format("kohort").options(**servers).mode("append").save("/ignored")
     rows = read(spark, cluster, subscribe=name, includeHeaders="true").collect()
@@ -194,9 +204,12 @@ def test_any_frame_is_written_and_overwrite_is_refused(
 
 
 SPARKS_OWN: dict[str, Any] = {
-    "checkpointlocation": "/c", "queryname": "q", "path": "/p", "paths": '["/p"]',
+    "checkpointlocation": "/c",
+    "queryname": "q",
+    "path": "/p",
+    "paths": '["/p"]',
     "asyncprogresstrackingenabled": "false",
-}  # fmt: skip
+}
 
 
 def test_options_that_spark_hands_over_are_accepted_and_typing_errors_are_not() -> None:

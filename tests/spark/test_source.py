@@ -36,9 +36,12 @@ def test_batch_read_has_the_connectors_rows(
     """Spec 6.7: columns, types and order of the JVM connector; ranges by JSON."""
     name = topic()
     produce(
-        name, (0, b"a", b"1", [("h", b"x"), ("h", None)]), (0, None, b"2"), (1, b"c", None),
+        name,
+        (0, b"a", b"1", [("h", b"x"), ("h", None)]),
+        (0, None, b"2"),
+        (1, b"c", None),
         (0, b"d", b"4"),
-    )  # fmt: skip
+    )
     reader = (
         spark.read.format("kohort")
         .option("kafka.bootstrap.servers", cluster.bootstrap)
@@ -46,14 +49,22 @@ def test_batch_read_has_the_connectors_rows(
     )
     frame = reader.option("includeHeaders", "true").load()
     assert [f"{f.name} {f.dataType.simpleString()}" for f in frame.schema] == [
-        "key binary", "value binary", "topic string", "partition int", "offset bigint",
-        "timestamp timestamp", "timestampType int",
+        "key binary",
+        "value binary",
+        "topic string",
+        "partition int",
+        "offset bigint",
+        "timestamp timestamp",
+        "timestampType int",
         "headers array<struct<key:string,value:binary>>",
-    ]  # fmt: skip
+    ]
     rows = sorted(frame.collect(), key=lambda r: (r.partition, r.offset))
     assert [(r.key, r.value, r.partition, r.offset) for r in rows] == [
-        (b"a", b"1", 0, 0), (None, b"2", 0, 1), (b"d", b"4", 0, 2), (b"c", None, 1, 0)
-    ]  # fmt: skip
+        (b"a", b"1", 0, 0),
+        (None, b"2", 0, 1),
+        (b"d", b"4", 0, 2),
+        (b"c", None, 1, 0),
+    ]
     assert [(h.key, h.value) for h in rows[0].headers] == [("h", b"x"), ("h", None)]
     assert [r.headers for r in rows[1:]] == [None] * 3, "null, not empty, where there are none"
     assert {r.topic for r in rows} == {name}
@@ -122,9 +133,10 @@ def test_records_that_are_gone_are_an_error_or_a_gap(
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(name, 0): 4})
     wanted = {
-        "kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name,
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "subscribe": name,
         "startingOffsets": f'{{"{name}": {{"0": 0}}}}',
-    }  # fmt: skip
+    }
     with pytest.raises(Exception, match="records 0 to 3 are gone"):
         spark.read.format("kohort").options(**wanted).load().collect()
     lenient = spark.read.format("kohort").options(**wanted, failOnDataLoss="false").load()
@@ -188,9 +200,10 @@ def test_a_start_at_the_end_survives_a_crash_in_batch_0(
                 raise ValueError("the first batch fails")
 
         stream = spark.readStream.format("kohort").options(
-            subscribe=name, startingOffsets=f'{{"{name}": {{"0": -1, "1": 1}}}}',
+            subscribe=name,
+            startingOffsets=f'{{"{name}": {{"0": -1, "1": 1}}}}',
             **{"kafka.bootstrap.servers": cluster.bootstrap},
-        )  # fmt: skip
+        )
         query = (
             stream.load()
             .writeStream.foreachBatch(each)

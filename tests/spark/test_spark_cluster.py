@@ -77,11 +77,17 @@ def master(tmp_path: Path) -> Iterator[str]:
             process = subprocess.Popen(
                 [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
                 env={
-                    **os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1",
-                    "PYTHONPATH": str(SRC), "PYSPARK_PYTHON": sys.executable,
+                    **os.environ,
+                    "SPARK_HOME": str(home),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYTHONPATH": str(SRC),
+                    "PYSPARK_PYTHON": sys.executable,
                 },
-                cwd=tmp_path, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            )  # fmt: skip
+                cwd=tmp_path,
+                text=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
             stack.callback(process.wait, PATIENCE_S)
             stack.callback(process.terminate)
             assert process.stderr is not None
@@ -91,9 +97,19 @@ def master(tmp_path: Path) -> Iterator[str]:
         said = start("master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         url = _wait_for(said, r"Starting Spark master at (spark://\S+)")
         worker = start(
-            "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "-c", "2", "-m", "2g",
-            "-d", str(tmp_path / "work"), url,
-        )  # fmt: skip
+            "worker.Worker",
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            "0",
+            "-c",
+            "2",
+            "-m",
+            "2g",
+            "-d",
+            str(tmp_path / "work"),
+            url,
+        )
         _wait_for(worker, r"Successfully (registered) with master")
         yield url
 
@@ -108,9 +124,12 @@ def _wait_for(lines: IO[str], pattern: str) -> str:
 def run(command: list[str | Path], **environment: str) -> dict[str, Any]:
     """Run a program; what it has seen."""
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(SRC), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
-    )  # fmt: skip
+    )
     try:
         printed, log = process.communicate(timeout=400)
     except subprocess.TimeoutExpired:
@@ -183,10 +202,18 @@ def test_spark_connect(
     program.write_text(CONNECT)
     target = topic()
     seen = run(
-        [sys.executable, program, file_of(job), cluster.bootstrap, job.orders, target,
-         tmp_path / "copy"],
-        SPARK_REMOTE="local[2]", PYSPARK_PYTHON=sys.executable,
-    )  # fmt: skip
+        [
+            sys.executable,
+            program,
+            file_of(job),
+            cluster.bootstrap,
+            job.orders,
+            target,
+            tmp_path / "copy",
+        ],
+        SPARK_REMOTE="local[2]",
+        PYSPARK_PYTHON=sys.executable,
+    )
     assert (seen["batch"], seen["copied"]) == (51, 51)
     assert "Spark Connect runs the driver on the server. Nothing was started" in seen["refusal"]
     assert not (tmp_path / "db.sqlite").exists()

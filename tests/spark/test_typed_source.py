@@ -80,9 +80,12 @@ def test_avro_with_a_registry_is_typed_columns(
 
 
 def test_a_stream_of_typed_values_aggregates(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str],
-    produce: Callable[..., None], tmp_path: Path,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    tmp_path: Path,
+) -> None:
     name = topic(2)
     produce(name, *((n % 2, None, b'{"id": %d, "city": "c%d"}' % (n, n % 3)) for n in range(30)))
     sums: dict[str, Any] = {}

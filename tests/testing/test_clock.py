@@ -30,9 +30,12 @@ def cluster(clock: VirtualClock) -> Iterator[Cluster]:
 
 def member(cluster: Cluster, name: str, **settings: object) -> Consumer:
     made = Consumer(
-        bootstrap_servers=cluster.bootstrap, group_id="g", client_id=name,
-        auto_offset_reset="earliest", **settings,
-    )  # fmt: skip
+        bootstrap_servers=cluster.bootstrap,
+        group_id="g",
+        client_id=name,
+        auto_offset_reset="earliest",
+        **settings,
+    )
     made.subscribe(["orders"])
     return made
 
@@ -159,9 +162,12 @@ def test_the_brokers_clock_jumps_for_any_client():
     with Cluster() as cluster:
         cluster.create_topic("orders", partitions=2)
         settings = {
-            "bootstrap.servers": cluster.bootstrap, "group.id": "g", "session.timeout.ms": 40_000,
-            "client.id": "theirs", "heartbeat.interval.ms": 200,
-        }  # fmt: skip
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "g",
+            "session.timeout.ms": 40_000,
+            "client.id": "theirs",
+            "heartbeat.interval.ms": 200,
+        }
         theirs = confluent_kafka.Consumer(settings)
         theirs.subscribe(["orders"])
         while not theirs.assignment():
@@ -200,10 +206,16 @@ def test_an_app_runs_and_ends_cleanly(
     """Issue 19, item 5: with each promise, a plain handler and a coroutine; all is committed."""
     cluster.create_topic("bills", partitions=1)
     url = f"sqlite:///{tmp_path}/app.db" if promise == "sqlite" else promise
-    app, done = App(
-        "billing", bootstrap_servers=cluster.bootstrap, retries="2s 3s", exactly_once=url,
-        clock_skew=0,
-    ), list[tuple[bytes, int]]()  # fmt: skip
+    app, done = (
+        App(
+            "billing",
+            bootstrap_servers=cluster.bootstrap,
+            retries="2s 3s",
+            exactly_once=url,
+            clock_skew=0,
+        ),
+        list[tuple[bytes, int]](),
+    )
 
     @app.handler("orders")
     def bill(record):

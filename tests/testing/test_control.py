@@ -65,9 +65,11 @@ def heartbeat(cluster: Cluster) -> int:
 
 def test_faults_over_http(cluster: Cluster, control: Control):
     status, fault = ask(
-        control, "POST", "/faults",
+        control,
+        "POST",
+        "/faults",
         {"then": "fail", "api": "heartbeat", "errors": ["REBALANCE_IN_PROGRESS", 14]},
-    )  # fmt: skip
+    )
     assert (status, fault["api"], fault["left"]) == (200, ["Heartbeat"], 2)
     assert [heartbeat(cluster) for _ in range(3)] == [27, 14, 25]
     _, told = ask(control, "GET", "/faults")
@@ -76,8 +78,10 @@ def test_faults_over_http(cluster: Cluster, control: Control):
     ]
     _, came = ask(control, "GET", "/requests?api=Heartbeat&wait_ms=1000")
     assert [r["errors"] for r in came["requests"]] == [
-        ["REBALANCE_IN_PROGRESS"], ["COORDINATOR_LOAD_IN_PROGRESS"], ["UNKNOWN_MEMBER_ID"],
-    ]  # fmt: skip
+        ["REBALANCE_IN_PROGRESS"],
+        ["COORDINATOR_LOAD_IN_PROGRESS"],
+        ["UNKNOWN_MEMBER_ID"],
+    ]
     assert ask(control, "DELETE", f"/faults/{fault['id']}")[0] == 200
     assert ask(control, "DELETE", f"/faults/{fault['id']}")[0] == 409
     assert ask(control, "DELETE", "/faults") == (200, {"removed": 0})
@@ -200,9 +204,18 @@ def kohort(control: Control, *arguments: str) -> str:
 
 def test_by_the_command_line(cluster: Cluster, control: Control):
     added = kohort(
-        control, "faults", "add", "fail", "Heartbeat", "--error", "NONE", "--error",
-        "REBALANCE_IN_PROGRESS", "--group", "g",
-    )  # fmt: skip
+        control,
+        "faults",
+        "add",
+        "fail",
+        "Heartbeat",
+        "--error",
+        "NONE",
+        "--error",
+        "REBALANCE_IN_PROGRESS",
+        "--group",
+        "g",
+    )
     number = re.findall(r"\d+", added)[0]
     assert [heartbeat(cluster) for _ in range(2)] == [25, 27]
     listed = kohort(control, "faults", "list")
@@ -211,8 +224,12 @@ def test_by_the_command_line(cluster: Cluster, control: Control):
     )
     shown = kohort(control, "faults", "requests", "--api", "Heartbeat", "-o", "json")
     assert [row["fault"] for row in json.loads(shown)["rows"]] == [None, int(number)]
-    for kind in (["delay", "--ms", "1"], ["hold", "SyncGroup"], ["silence", "SyncGroup"],
-                 ["cut", "Fetch", "--handled", "--topic", "t", "--partition", "0"]):  # fmt: skip
+    for kind in (
+        ["delay", "--ms", "1"],
+        ["hold", "SyncGroup"],
+        ["silence", "SyncGroup"],
+        ["cut", "Fetch", "--handled", "--topic", "t", "--partition", "0"],
+    ):
         kohort(control, "faults", "add", *kind)
     kohort(control, "faults", "disk", "append", "--path", "none/*", "--after", "1")
     kohort(control, "faults", "limit", "Fetch", "11")
@@ -257,9 +274,11 @@ def test_the_broker_as_a_process():
     """`kohort broker run --control 0`: another program lets a node die; the end is clean."""
     process = subprocess.Popen(
         [*KOHORT, "broker", "run", "--port", "0", "--nodes", "2", "--control", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, **ENV, "KOHORT_CONTROL_TOKEN": "secret"},
-    )  # fmt: skip
+    )
     try:
         assert process.stderr is not None
         line = next(line for line in process.stderr if line.startswith("control on"))
@@ -267,8 +286,9 @@ def test_the_broker_as_a_process():
         for token, code in (("secret", 0), ("wrong", 1)):
             ran = subprocess.run(
                 [*KOHORT, "broker", "down", "2", "--control", port],
-                env={**os.environ, **ENV, "KOHORT_CONTROL_TOKEN": token}, capture_output=True,
-            )  # fmt: skip
+                env={**os.environ, **ENV, "KOHORT_CONTROL_TOKEN": token},
+                capture_output=True,
+            )
             assert ran.returncode == code, ran.stderr
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)

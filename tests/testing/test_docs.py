@@ -28,9 +28,12 @@ def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
         (tmp_path / f"test_block_{number}.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=2 * PATIENCE_S,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
         env={**os.environ, **ENV, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )  # fmt: skip
+    )
     tests = sum(code.count("def test_") for code in files)
     assert f"{tests} passed" in done.stdout, done.stdout + done.stderr
 
@@ -46,9 +49,12 @@ def test_its_commands_work_in_their_order(tmp_path: Path):
     tool.chmod(0o755)
     started = [*KOHORT, *run.replace("--control 9690", "--control 0 --port 0").split()[1:]]
     broker = subprocess.Popen(
-        started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        started,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, **ENV},
-    )  # fmt: skip
+    )
     try:
         assert broker.stderr is not None
         assert broker.stdout is not None
@@ -66,9 +72,13 @@ def test_its_commands_work_in_their_order(tmp_path: Path):
             if command.startswith("curl") and shutil.which("curl") is None:
                 continue
             ran = subprocess.run(
-                command.replace("9690", port), shell=True, capture_output=True, text=True, env=env,
+                command.replace("9690", port),
+                shell=True,
+                capture_output=True,
+                text=True,
+                env=env,
                 timeout=PATIENCE_S,
-            )  # fmt: skip
+            )
             assert ran.returncode == 0, f"{command}\n{ran.stderr}"
         broker.send_signal(signal.SIGTERM)
         broker.communicate(timeout=PATIENCE_S)

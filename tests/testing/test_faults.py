@@ -176,8 +176,10 @@ def test_an_older_broker(cluster: Cluster):
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send("orders", b"v").result(PATIENCE_S)
     assert {entry.version for entry in cluster.requests.of("Produce")} == {7}
-    answer = cluster.request(ApiVersionsRequest(
-        client_software_name="t", client_software_version="1"), ApiVersionsResponse)  # fmt: skip
+    answer = cluster.request(
+        ApiVersionsRequest(client_software_name="t", client_software_version="1"),
+        ApiVersionsResponse,
+    )
     offered = {api.api_key: api.max_version for api in answer.api_keys}
     assert offered[0] == 7
     assert 68 not in offered

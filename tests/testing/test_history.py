@@ -224,14 +224,27 @@ def test_the_events_of_kafkas_tools():
         ("c", {"name": "partitions_assigned", "partitions": [part]}),
         ("c", {"name": "record_data", "key": None, "value": "0", "offset": 0, **part}),
         ("c", {"name": "record_data", "key": None, "value": "X", "offset": 1, **part}),
-        ("c", {"name": "records_consumed", "count": 2,
-               "partitions": [{**part, "count": 2, "minOffset": 0, "maxOffset": 1}]}),
+        (
+            "c",
+            {
+                "name": "records_consumed",
+                "count": 2,
+                "partitions": [{**part, "count": 2, "minOffset": 0, "maxOffset": 1}],
+            },
+        ),
         ("c", {"name": "offsets_committed", "offsets": [{**part, "offset": 2}], "success": True}),
-        ("c", {"name": "offsets_committed", "offsets": [{**part, "offset": 9}], "success": False,
-               "error": "no"}),
+        (
+            "c",
+            {
+                "name": "offsets_committed",
+                "offsets": [{**part, "offset": 9}],
+                "success": False,
+                "error": "no",
+            },
+        ),
         ("c", {"name": "partitions_revoked", "partitions": [part]}),
         ("c", {"name": "shutdown_complete"}),
-    ]  # fmt: skip
+    ]
     history = History()
     for n, (member, event) in enumerate(lines):
         history.line(member, json.dumps({"timestamp": n, **event}))

@@ -20,10 +20,22 @@ def run(directory: Path, code: str, *options: str) -> subprocess.CompletedProces
     (directory / "test_it.py").write_text(textwrap.dedent(code))
     (directory / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers",
-         *options],
-        cwd=directory, env=ENV, capture_output=True, text=True, timeout=2 * PATIENCE_S,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "kohort.testing.plugin",
+            "-q",
+            "--strict-markers",
+            *options,
+        ],
+        cwd=directory,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+    )
 
 
 def test_the_fixtures(tmp_path: Path):

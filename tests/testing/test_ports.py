@@ -78,6 +78,9 @@ def test_a_program_that_ends_with_its_cluster_leaves_no_warning() -> None:
     program = "from kohort.testing import Cluster\nwith Cluster() as cluster: pass"
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -25,13 +25,25 @@ FIELDS = {
     "shutdown_complete": ["timestamp", "name"],
     "shutdown_requested": ["timestamp", "name"],
     "producer_send_success": [
-        "timestamp", "name", "key", "value", "offset", "topic", "partition",
+        "timestamp",
+        "name",
+        "key",
+        "value",
+        "offset",
+        "topic",
+        "partition",
     ],
     "producer_send_error": [
-        "timestamp", "name", "topic", "key", "value", "exception", "message",
+        "timestamp",
+        "name",
+        "topic",
+        "key",
+        "value",
+        "exception",
+        "message",
     ],
     "tool_data": ["timestamp", "name", "sent", "acked", "target_throughput", "avg_throughput"],
-}  # fmt: skip
+}
 
 
 KILLED_MS = 3_000
@@ -59,8 +71,11 @@ def ran(
 ) -> list[dict[str, Any]]:
     with subprocess.Popen(
         [*KOHORT, tool, "--bootstrap-server", cluster.bootstrap, "--topic", topic, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV,
+    ) as process:
         try:
             meanwhile()
             out, error = process.communicate(timeout=PATIENCE_S)
@@ -78,10 +93,22 @@ def test_events_have_kafkas_fields(cluster: Cluster, tmp_path: Path):
     # One record a batch: the refused one is not to take those behind it along.
     config.write_text("linger.ms=0\nbatch.size=1\nkey.serializer=org.example.Serializer\n")
     produced = ran(
-        cluster, "fields", "verifiable-producer", "--max-messages", "6", "--repeating-keys", "2",
-        "--value-prefix", "7", "--throughput", "20", "--command-config", str(config),
-        "--message-create-time", "1000",
-    )  # fmt: skip
+        cluster,
+        "fields",
+        "verifiable-producer",
+        "--max-messages",
+        "6",
+        "--repeating-keys",
+        "2",
+        "--value-prefix",
+        "7",
+        "--throughput",
+        "20",
+        "--command-config",
+        str(config),
+        "--message-create-time",
+        "1000",
+    )
     stored = [e for e in produced if e["name"] == "producer_send_success"]
     assert stored
     fault = cluster.faults.fail("OffsetCommit", "UNKNOWN_MEMBER_ID", group="fields")
@@ -93,9 +120,18 @@ def test_events_have_kafkas_fields(cluster: Cluster, tmp_path: Path):
         cluster.advance(61)
 
     consumed = ran(
-        cluster, "fields", "verifiable-consumer", "--group-id", "fields", "--max-messages",
-        str(len(stored) + 1), "--verbose", "--session-timeout", "60000", meanwhile=expire,
-    )  # fmt: skip
+        cluster,
+        "fields",
+        "verifiable-consumer",
+        "--group-id",
+        "fields",
+        "--max-messages",
+        str(len(stored) + 1),
+        "--verbose",
+        "--session-timeout",
+        "60000",
+        meanwhile=expire,
+    )
     events = produced + consumed
     for event in events:
         wanted = FIELDS[event["name"]]
@@ -201,9 +237,14 @@ def mutants_are_found(history: History) -> None:
         copy = History()
         for act in acts:
             copy._tell(
-                act.member, act.act, [(act.topic, act.partition)], act.first, act.last, act.value,
+                act.member,
+                act.act,
+                [(act.topic, act.partition)],
+                act.first,
+                act.last,
+                act.value,
                 act.time_ms,
-            )  # fmt: skip
+            )
         for method, arguments in changes.items():
             getattr(copy, method)(*arguments, time_ms=acts[-1].time_ms + 1)
         return {violation.kind for violation in copy.check(complete=True).violations}

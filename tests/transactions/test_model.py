@@ -17,9 +17,10 @@ SEEDS = range(25)
 STEPS = 130
 NAMES = ("a", "b", "c")
 RETRY = {
-    ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
-}  # fmt: skip
+}
 
 
 class Client:

@@ -75,9 +75,12 @@ def test_the_life_of_a_transaction_in_records() -> None:
     bench.now_ms += 10
     assert bench.add(first, T0) == 0
     ongoing = base.but(
-        state=S.ONGOING, partitions=frozenset({T0}), updated_ms=NOW + 10, started_ms=NOW + 10,
+        state=S.ONGOING,
+        partitions=frozenset({T0}),
+        updated_ms=NOW + 10,
+        started_ms=NOW + 10,
         client_version=2,
-    )  # fmt: skip
+    )
     assert records(bench) == [ongoing]
     bench.now_ms += 10
     assert bench.add(first, T0) == 0
@@ -118,10 +121,14 @@ def test_records_bit_for_bit() -> None:
 
 def test_values_of_older_brokers_are_read() -> None:
     value = TransactionLogValue(
-        producer_id=5, producer_epoch=1, transaction_timeout_ms=7, transaction_status=1,
+        producer_id=5,
+        producer_epoch=1,
+        transaction_timeout_ms=7,
+        transaction_status=1,
         transaction_partitions=[PartitionsSchema(topic="t", partition_ids=[0])],
-        transaction_last_update_timestamp_ms=9, transaction_start_timestamp_ms=8,
-    )  # fmt: skip
+        transaction_last_update_timestamp_ms=9,
+        transaction_start_timestamp_ms=8,
+    )
     key = transaction_record("tx", Transaction(5, 1, 7)).key
     decoded = decode_record(GroupRecord(key, encode_versioned(value, 0)))
     assert decoded == ("tx", Transaction(5, 1, 7, S.ONGOING, frozenset({T0}), 9, 8))

@@ -136,6 +136,9 @@ def test_importing_the_clients_stays_lean():
     root = str(Path(kohort.__file__).parent.parent)
     ran = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": root}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert set(ran.stdout.split()) <= by_the_kernel

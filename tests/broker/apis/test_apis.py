@@ -588,30 +588,47 @@ def described(harness: Harness, broker: str = "1") -> dict[str, Any]:
 def test_a_broker_shows_what_clients_look_at(durability: str) -> None:
     """Issue F.22: by Kafka's names, as it is here, and not to be changed."""
     harness = Harness(
-        durability=durability, data_dir="d", nodes=3, security_protocol="SASL_PLAINTEXT",
-        sasl_users=("a:b",), acls=True, super_users=("User:ANONYMOUS",),
-        log_retention_ms=7_200_000, host="127.0.0.9", allow_open=True,
-    )  # fmt: skip
+        durability=durability,
+        data_dir="d",
+        nodes=3,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_users=("a:b",),
+        acls=True,
+        super_users=("User:ANONYMOUS",),
+        log_retention_ms=7_200_000,
+        host="127.0.0.9",
+        allow_open=True,
+    )
     node = harness.at(2)
     node.host, node.port = "broker.example", 9_092
     request = DescribeConfigsRequest(
-        resources=[DescribeConfigsResource(resource_type=4, resource_name="2",
-                                           configuration_keys=None)]
-    )  # fmt: skip
+        resources=[
+            DescribeConfigsResource(resource_type=4, resource_name="2", configuration_keys=None)
+        ]
+    )
     [found] = harness.ask(request, DescribeConfigsResponse, node=2).results
     shown = {entry.name: entry.value for entry in found.configs if entry.read_only}
     flush = {"fsync": "1"}.get(durability, str((1 << 63) - 1))
     wanted = {
-        "broker.id": "2", "node.id": "2", "default.replication.factor": "3",
+        "broker.id": "2",
+        "node.id": "2",
+        "default.replication.factor": "3",
         "listeners": "SASL_PLAINTEXT://127.0.0.9:9092",
         "advertised.listeners": "SASL_PLAINTEXT://broker.example:9092",
         "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "log.dirs": "d", "log.dir": "d", "delete.topic.enable": "true",
-        "log.flush.interval.messages": flush, "log.retention.hours": "2", "log.roll.hours": "168",
-        "offsets.topic.replication.factor": "3", "transaction.state.log.replication.factor": "3",
-        "transaction.state.log.min.isr": "1", "auto.create.topics.enable": "true",
-        "num.partitions": "1", "authorizer.class.name": "kohort.Authorizer",
-    }  # fmt: skip
+        "log.dirs": "d",
+        "log.dir": "d",
+        "delete.topic.enable": "true",
+        "log.flush.interval.messages": flush,
+        "log.retention.hours": "2",
+        "log.roll.hours": "168",
+        "offsets.topic.replication.factor": "3",
+        "transaction.state.log.replication.factor": "3",
+        "transaction.state.log.min.isr": "1",
+        "auto.create.topics.enable": "true",
+        "num.partitions": "1",
+        "authorizer.class.name": "kohort.Authorizer",
+    }
     assert {name: shown.get(name) for name in wanted} == wanted
     for name in ("broker.id", "listeners", "log.dirs", "log.flush.interval.messages"):
         assert alter_broker(harness, name, 0, "1") == ErrorCode.INVALID_REQUEST
@@ -621,9 +638,10 @@ def test_what_acts_while_the_broker_runs_acts(harness: Harness) -> None:
     """KIP-226, issue F.22."""
     configs = harness.state.broker_configs
     for name, default in (
-        ("max.connections.per.ip", (1 << 31) - 1), ("producer.id.expiration.ms", 86_400_000),
+        ("max.connections.per.ip", (1 << 31) - 1),
+        ("producer.id.expiration.ms", 86_400_000),
         ("log.cleaner.backoff.ms", 15_000),
-    ):  # fmt: skip
+    ):
         assert configs.acting(name) == default
         assert alter_broker(harness, name, 0, "7000", broker="") == 0
         assert configs.acting(name) == 7_000

@@ -61,20 +61,24 @@ DEFECTS: dict[str, tuple[bytes, ErrorCode]] = {
     "no record": (of_records(b"", 0, last_delta=-1), INVALID),
     "fewer than offsets": (of_records(RECORDS, 2, last_delta=2), INVALID),
     "2^31-1 records in 100 bytes of gzip": (
-        of_records(gzip.compress(bytes(60_000)), 0x7FFFFFFF, 1), INVALID,
+        of_records(gzip.compress(bytes(60_000)), 0x7FFFFFFF, 1),
+        INVALID,
     ),
     "9,000,000 records in 100 bytes of gzip": (
-        of_records(gzip.compress(bytes(60_000)), 9_000_000, 1), INVALID,
+        of_records(gzip.compress(bytes(60_000)), 9_000_000, 1),
+        INVALID,
     ),
     "codec 5": (attributed(5), INVALID),
     "a marker": (attributed(0x20), INVALID),
     "a sequence below 0": (of_records(RECORDS, 2, producer_id=7, base_sequence=-1), INVALID),
     "the broker's timestamps": (attributed(0x08), TIMES),
     "a record of next week under an honest maximum": (
-        timed(of_records(raw_record(0, b"", b"", timestamp=7 * 86_400_000), 1)), TIMES,
+        timed(of_records(raw_record(0, b"", b"", timestamp=7 * 86_400_000), 1)),
+        TIMES,
     ),
     "expands to 80 MiB": (
-        of_records(b"".join([gzip.compress(TWO_MIB)] * 40), 2, 1), ErrorCode.MESSAGE_TOO_LARGE,
+        of_records(b"".join([gzip.compress(TWO_MIB)] * 40), 2, 1),
+        ErrorCode.MESSAGE_TOO_LARGE,
     ),
     **{
         f"no {codec.name.lower()}": (of_records(b"\xff" * 50, 2, codec), INVALID)
@@ -82,12 +86,13 @@ DEFECTS: dict[str, tuple[bytes, ErrorCode]] = {
     },
     **{
         f"{codec.name.lower()} of 0xFF": (
-            of_records(compress(codec, b"\xff" * 30), 2, codec), INVALID,
+            of_records(compress(codec, b"\xff" * 30), 2, codec),
+            INVALID,
         )
         for codec in CODECS
     },
     **{f"{codec.name.lower()} of 3": (plain(3, codec), INVALID) for codec in CODECS},
-}  # fmt: skip
+}
 
 
 class Broker:
@@ -203,6 +208,9 @@ def test_hostile_contents_behind_right_checksums(on_fast_path: bool, seed: int) 
     assert codes[ErrorCode.NONE] > 200
     assert codes[INVALID] > 500
     assert set(codes) <= {
-        ErrorCode.NONE, INVALID, TIMES, ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NONE,
+        INVALID,
+        TIMES,
+        ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }  # fmt: skip
+    }

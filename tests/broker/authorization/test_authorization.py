@@ -169,9 +169,13 @@ def leave(h: Harness) -> Message:
 
 def group_heartbeat(h: Harness) -> Message:
     return module("consumer_group_heartbeat_request").ConsumerGroupHeartbeatRequest(
-        group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1_000,
-        subscribed_topic_names=[], topic_partitions=[],
-    )  # fmt: skip
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=[],
+        topic_partitions=[],
+    )
 
 
 def find_group(h: Harness) -> Message:
@@ -280,26 +284,38 @@ def elect(h: Harness) -> Message:
 
 def describe_acls(h: Harness) -> Message:
     return module("describe_acls_request").DescribeAclsRequest(
-        resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1,
-        principal_filter=None, host_filter=None, operation=1, permission_type=1,
-    )  # fmt: skip
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
 
 
 def create_acls(h: Harness) -> Message:
     m = module("create_acls_request")
     creation = m.AclCreation(
-        resource_type=2, resource_name="t", principal=ALICE, host="*", operation=3,
+        resource_type=2,
+        resource_name="t",
+        principal=ALICE,
+        host="*",
+        operation=3,
         permission_type=3,
-    )  # fmt: skip
+    )
     return m.CreateAclsRequest(creations=[creation])
 
 
 def delete_acls(h: Harness) -> Message:
     m = module("delete_acls_request")
     wanted = m.DeleteAclsFilter(
-        resource_type_filter=2, resource_name_filter="none", pattern_type_filter=1, operation=1,
+        resource_type_filter=2,
+        resource_name_filter="none",
+        pattern_type_filter=1,
+        operation=1,
         permission_type=1,
-    )  # fmt: skip
+    )
     return m.DeleteAclsRequest(filters=[wanted])
 
 
@@ -410,8 +426,9 @@ def test_a_screen_compares_no_part_of_a_request_with_another(
         if isinstance(listed := getattr(request, field), list):
             listed += copy.deepcopy(listed)
     api = APIS[request.API_KEY]
-    call = Call(version or api.max_version, 1, "c", "/127.0.0.1", False, lambda _: None,
-                principal=ALICE)  # fmt: skip
+    call = Call(
+        version or api.max_version, 1, "c", "/127.0.0.1", False, lambda _: None, principal=ALICE
+    )
     authorizer = harness.state.acls.authorizer
     assert authorizer is not None
 

@@ -345,9 +345,12 @@ def test_a_batch_that_waits_for_its_transaction_dies_with_its_node() -> None:
     init = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
     given = nodes.ask(init, InitProducerIdResponse, 4, coordinator)
     batch = batch_of(
-        [b"x"], producer_id=given.producer_id, producer_epoch=given.producer_epoch,
-        base_sequence=0, transactional=True,
-    )  # fmt: skip
+        [b"x"],
+        producer_id=given.producer_id,
+        producer_epoch=given.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
     request = produce_request("t", batch)
     request.transactional_id = "tx"
     nodes.env.hold_flushes = True

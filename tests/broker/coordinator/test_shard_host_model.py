@@ -95,19 +95,26 @@ class World(Nodes):
             case "join":
                 protocols = [JoinGroupRequestProtocol(name="range", metadata=b"%d" % who)]
                 request = JoinGroupRequest(
-                    group_id="members", session_timeout_ms=6_000, rebalance_timeout_ms=2_000,
-                    member_id=member_id, protocol_type="consumer", protocols=protocols,
-                )  # fmt: skip
+                    group_id="members",
+                    session_timeout_ms=6_000,
+                    rebalance_timeout_ms=2_000,
+                    member_id=member_id,
+                    protocol_type="consumer",
+                    protocols=protocols,
+                )
                 self.joins.append((who, self.send(request, 3, at)))
             case "sync":
                 plan = [
                     SyncGroupRequestAssignment(member_id=m, assignment=m.encode())
-                    for m in self.ids if m
-                ]  # fmt: skip
+                    for m in self.ids
+                    if m
+                ]
                 sync = SyncGroupRequest(
-                    group_id="members", generation_id=generation, member_id=member_id,
+                    group_id="members",
+                    generation_id=generation,
+                    member_id=member_id,
                     assignments=plan,
-                )  # fmt: skip
+                )
                 self.send(sync, 2, at)
             case "beat":
                 beat = HeartbeatRequest(
@@ -139,9 +146,12 @@ class World(Nodes):
         part = TxnOffsetCommitRequestPartition(partition_index=1, committed_offset=self.asked)
         topic = TxnOffsetCommitRequestTopic(name="t", partitions=[part])
         request = TxnOffsetCommitRequest(
-            transactional_id="tx", group_id=GROUP, producer_id=PRODUCER, producer_epoch=0,
+            transactional_id="tx",
+            group_id=GROUP,
+            producer_id=PRODUCER,
+            producer_epoch=0,
             topics=[topic],
-        )  # fmt: skip
+        )
         self.send(request, 2, at)
 
     def hear(self) -> None:

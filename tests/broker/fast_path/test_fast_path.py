@@ -40,15 +40,19 @@ from tests.wire.test_fuzz import mutated
 pytestmark = pytest.mark.skipif(lane_module.FAST_PATH != "cython", reason="there is no fast path")
 
 CONFIG: dict[str, Any] = {
-    "durability": "fsync", "log_segment_bytes": 3_000, "log_index_interval_bytes": 200,
-}  # fmt: skip
+    "durability": "fsync",
+    "log_segment_bytes": 3_000,
+    "log_index_interval_bytes": 200,
+}
 OWN_MEMORY = 17_000
 """Frames of so many bytes come in memory that may be written to, as from a connection."""
 TOPICS: dict[str, dict[str, str]] = {
-    "t": {}, "u": {"cleanup.policy": "compact"}, "s": {"max.message.bytes": "300"},
+    "t": {},
+    "u": {"cleanup.policy": "compact"},
+    "s": {"max.message.bytes": "300"},
     "a": {"message.timestamp.type": "LogAppendTime"},
     "n": {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"},
-}  # fmt: skip
+}
 
 
 class Served:
@@ -93,8 +97,13 @@ def served(connections: int = 1, *, on_fast_path: bool = True, **config: Any) ->
     for name, settings in TOPICS.items():
         harness.state.topics.create(name, 3, settings)  # the third has no log yet
     both = Served(harness, connections, on_fast_path=on_fast_path)
-    both.turn([(0, frame_of(produce_request(name, batch_of([b"0"]), p), 11)) for name in TOPICS
-               for p in (0, 1)])  # fmt: skip
+    both.turn(
+        [
+            (0, frame_of(produce_request(name, batch_of([b"0"]), p), 11))
+            for name in TOPICS
+            for p in (0, 1)
+        ]
+    )
     for line in both.lines:
         line.sent.clear()
     return both
@@ -140,10 +149,12 @@ class Client:
             self.sequences[key] = max(at, 0) + len(values)
             stamp["transactional"] = pick.random() < 0.05
         batch = batch_of(
-            values, WALL_MS + 1_000_000 + pick.choice((0, 0, 7, -5_000, 5_000)),
+            values,
+            WALL_MS + 1_000_000 + pick.choice((0, 0, 7, -5_000, 5_000)),
             compression=pick.choice((Compression.NONE, Compression.NONE, Compression.LZ4)),
-            keys=[b"k"] * len(values) if pick.random() < 0.5 else None, **stamp,
-        )  # fmt: skip
+            keys=[b"k"] * len(values) if pick.random() < 0.5 else None,
+            **stamp,
+        )
         if pick.random() < 0.1:
             batch = renumbered(batch, pick)
         request = produce_request(topic, batch, partition, acks=pick.choice((1, -1, -1, 0, 2)))
@@ -295,8 +306,10 @@ def test_a_large_batch_is_written_from_where_it_came() -> None:
     assert [a.base_offset for a in one.produced()] == [1, 2, 3, 4, 5]
     stored = one.harness.read_all("t")
     assert [(offset, len(value)) for offset, value in stored][1:4] == [
-        (1, 10), (2, 50_000), (3, 50_000),
-    ]  # fmt: skip
+        (1, 10),
+        (2, 50_000),
+        (3, 50_000),
+    ]
 
 
 def guarded(**config: Any) -> Served:

@@ -42,10 +42,12 @@ from tests.wire.test_fuzz import mutated
 pytestmark = pytest.mark.skipif(lane_module.FAST_PATH != "cython", reason="there is no fast path")
 
 CONFIG: dict[str, Any] = {
-    "group_min_session_timeout_ms": 10, "group_initial_rebalance_delay_ms": 0,
+    "group_min_session_timeout_ms": 10,
+    "group_initial_rebalance_delay_ms": 0,
     "group_consumer_min_session_timeout_ms": 10,
-    "offset_metadata_max_bytes": 20, "offsets_topic_num_partitions": 2,
-}  # fmt: skip
+    "offset_metadata_max_bytes": 20,
+    "offsets_topic_num_partitions": 2,
+}
 SUBSCRIPTION = encode_subscription(["t"], None, {}, -1, None)
 TOPIC_IDS_FROM = 10
 ANSWERS: dict[type[Message], type[Message]] = {
@@ -55,11 +57,18 @@ ANSWERS: dict[type[Message], type[Message]] = {
     OffsetCommitRequest: OffsetCommitResponse,
 }
 SEEN = {
-    ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION,
-    ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.INVALID_GROUP_ID,
-    ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID,
-}  # fmt: skip
+    ErrorCode.NONE,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.INVALID_GROUP_ID,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+}
 
 
 REFUSED = {ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
@@ -101,8 +110,18 @@ class Client:
 
     def frame(self) -> bytes:
         pick = self.pick
-        make = pick.choice([self.beat, self.beat, self.beat_of_two, self.beat_of_two, self.commit,
-                            self.commit, self.commit, self.other])  # fmt: skip
+        make = pick.choice(
+            [
+                self.beat,
+                self.beat,
+                self.beat_of_two,
+                self.beat_of_two,
+                self.commit,
+                self.commit,
+                self.commit,
+                self.other,
+            ]
+        )
         group = pick.choice([*self.groups, *self.groups, "absent", "", "ä"])
         message, version = make(group)
         number = len(self.sent)
@@ -183,10 +202,13 @@ class Client:
         if kind < 2:
             protocol = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION)
             join = JoinGroupRequest(
-                group_id=group, session_timeout_ms=8_000, rebalance_timeout_ms=3_000,
-                protocol_type="consumer", protocols=[protocol],
+                group_id=group,
+                session_timeout_ms=8_000,
+                rebalance_timeout_ms=3_000,
+                protocol_type="consumer",
+                protocols=[protocol],
                 member_id=self.pick.choice((member_id, "")),
-            )  # fmt: skip
+            )
             if self.pick.random() < 0.3:
                 join.group_instance_id = "i"
             return join, 5 if join.group_instance_id else 3
@@ -266,9 +288,12 @@ def joined(one: Served) -> tuple[str, int]:
     """A classic group "g" of one stable member."""
     protocol = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION)
     join = JoinGroupRequest(
-        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=3_000,
-        protocol_type="consumer", protocols=[protocol],
-    )  # fmt: skip
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=3_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
     one.turn([(0, frame_of(join, 3))])
     one.harness.env.advance(10)
     told = decode_response(JoinGroupResponse, 3, one.lines[0].sent[-1][4:])[1]
@@ -284,9 +309,11 @@ def commit_of(who: tuple[str, int], offset: int = 7, topic: str = "t") -> Offset
         partition_index=0, committed_offset=offset, committed_metadata=""
     )
     return OffsetCommitRequest(
-        group_id="g", member_id=who[0], generation_id_or_member_epoch=who[1],
+        group_id="g",
+        member_id=who[0],
+        generation_id_or_member_epoch=who[1],
         topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])],
-    )  # fmt: skip
+    )
 
 
 def codes(one: Served, at: int) -> list[int]:
@@ -372,13 +399,18 @@ def test_a_commit_whose_flush_fails_is_refused_as_the_general_way_does() -> None
         large = commit_of(who)
         large.topics[0].partitions[0].committed_metadata = "x" * 30
         beat = HeartbeatRequest(group_id="g", member_id=who[0], generation_id=who[1])
-        one.turn([
-            (0, frame_of(commit_of(who), 8)), (0, frame_of(large, 8)), (1, frame_of(beat, 4)),
-        ])  # fmt: skip
+        one.turn(
+            [
+                (0, frame_of(commit_of(who), 8)),
+                (0, frame_of(large, 8)),
+                (1, frame_of(beat, 4)),
+            ]
+        )
         env.run_flushes()
         assert codes(one, 0) == [
-            ErrorCode.NOT_COORDINATOR, ErrorCode.OFFSET_METADATA_TOO_LARGE,
-        ]  # fmt: skip
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ]
         told = decode_response(HeartbeatResponse, 4, one.lines[1].sent[0][4:])[1]
         assert told.error_code == ErrorCode.NONE
         answers.append([line.sent for line in one.lines])

@@ -29,9 +29,12 @@ from tests.broker.harness import FakeEnv, Harness, batch_of, produce_request
 from tests.broker.shadow_files import ShadowFiles
 
 CONFIG: dict[str, Any] = {
-    "durability": "fsync", "log_segment_bytes": 1_000, "log_index_interval_bytes": 200,
-    "offsets_topic_segment_bytes": 800, "offsets_topic_num_partitions": 1,
-}  # fmt: skip
+    "durability": "fsync",
+    "log_segment_bytes": 1_000,
+    "log_index_interval_bytes": 200,
+    "offsets_topic_segment_bytes": 800,
+    "offsets_topic_num_partitions": 1,
+}
 TURNS = 6
 CALLS_MAX = 400
 

@@ -99,8 +99,10 @@ def test_a_deletion_that_stops_half_way_takes_nothing_of_a_new_topic(
 def test_an_error_in_any_call_of_a_deletion_of_old_segments_loses_nothing_else(by: str) -> None:
     """L2, L8: a segment that could not be removed leaves no gap at which recovery would cut."""
     own: dict[str, Any] = {
-        "segment_bytes": "300", "retention_ms": "-1", "retention_bytes": "700",
-    }  # fmt: skip
+        "segment_bytes": "300",
+        "retention_ms": "-1",
+        "retention_bytes": "700",
+    }
     call = 0
     for call in itertools.count(1):
         disk = ShadowFiles(random.Random(call))

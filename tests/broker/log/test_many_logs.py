@@ -161,7 +161,10 @@ def test_a_broker_wants_as_many_descriptors_as_its_limits_come_to(tmp_path: Path
     for soft, hard, granted, files, said in ((64, 4_000, 676, 338, ""), (64, 80, 80, 40, "80 fil")):
         ran = subprocess.run(
             [sys.executable, "-c", code, tmp_path, str(soft), str(hard)],
-            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_S,
+        )
         assert ran.stdout.split() == [str(granted), str(files)]
         assert said in ran.stderr

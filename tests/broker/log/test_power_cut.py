@@ -90,14 +90,18 @@ def work(bootstrap: str, truth: Truth, stop: threading.Event, enough: threading.
     with (
         suppress(KohortError),
         Producer(
-            bootstrap_servers=bootstrap, delivery_timeout_ms=5_000, request_timeout_ms=2_000,
+            bootstrap_servers=bootstrap,
+            delivery_timeout_ms=5_000,
+            request_timeout_ms=2_000,
             linger_ms=0,
         ) as producer,
         Consumer(
-            bootstrap_servers=bootstrap, group_id="g", enable_auto_commit=False,
+            bootstrap_servers=bootstrap,
+            group_id="g",
+            enable_auto_commit=False,
             default_api_timeout_ms=3_000,
         ) as consumer,
-    ):  # fmt: skip
+    ):
         consumer.assign([tp])
         while not stop.is_set():
             futures = []
@@ -121,9 +125,11 @@ def what_is_missing(bootstrap: str, truth: Truth) -> list[str]:
     found: dict[tuple[int, int], bytes | None] = {}
     tps = [TopicPartition("t", number) for number in range(PARTITIONS)]
     with Consumer(
-        bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest",
+        bootstrap_servers=bootstrap,
+        group_id="g",
+        auto_offset_reset="earliest",
         enable_auto_commit=False,
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         consumer.assign(tps)
         consumer.seek_to_beginning(*tps)
         ends = consumer.end_offsets(tps)

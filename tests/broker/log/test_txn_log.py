@@ -77,9 +77,11 @@ class World:
             first = self.sequences.get(producer_id, 0)
             self.sequences[producer_id] = first + count
             stamp = {
-                "producer_id": producer_id, "producer_epoch": 0, "base_sequence": first,
+                "producer_id": producer_id,
+                "producer_epoch": 0,
+                "base_sequence": first,
                 "transactional": True,
-            }  # fmt: skip
+            }
         base = self.append(memoryview(batch_of(values, keys=keys, **stamp)))
         state = "plain" if producer_id < 0 else "open"
         if producer_id >= 0:
@@ -92,10 +94,11 @@ class World:
         self.open.pop(producer_id, None)
         state = "committed" if marker.committed else "aborted"
         self.rows = [
-            row._replace(state=state) if row.producer_id == producer_id and row.state == "open"
+            row._replace(state=state)
+            if row.producer_id == producer_id and row.state == "open"
             else row
             for row in self.rows
-        ]  # fmt: skip
+        ]
 
     def restart(self) -> None:
         clean = self.chance.random() < 0.5
@@ -121,9 +124,10 @@ class World:
 
     def visible(self, start: int = 0) -> list[Row]:
         return [
-            row for row in self.rows
+            row
+            for row in self.rows
             if start <= row.offset < self.stable and row.state in ("plain", "committed")
-        ]  # fmt: skip
+        ]
 
 
 def read(log: PartitionLog, start: int = 0, max_bytes: int = 300) -> list[tuple[int, bytes]]:
@@ -280,9 +284,12 @@ def test_a_producer_whose_transaction_is_open_is_not_forgotten(
     producers = Producers()
     for producer_id in range(8):
         batch = batch_of(
-            [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0,
+            [b"x"],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
             transactional=producer_id in (0, 2),
-        )  # fmt: skip
+        )
         producers.note(BatchHeader(batch), producer_id, WALL_MS)
     assert {i for i, _ in producers.items()} == {0, 2, 7}
     producers.expire(WALL_MS + 1)

@@ -76,9 +76,11 @@ class Nodes(Harness):
         if version >= 13:
             topic_id = self.state.topics.get("t").topic_id  # type: ignore[union-attr]
             part = FetchPartition(
-                partition=0, fetch_offset=offset, current_leader_epoch=epoch,
+                partition=0,
+                fetch_offset=offset,
+                current_leader_epoch=epoch,
                 partition_max_bytes=1 << 20,
-            )  # fmt: skip
+            )
             request = FetchRequest(
                 max_bytes=1 << 20, topics=[FetchTopic(topic_id=topic_id, partitions=[part])]
             )
@@ -142,11 +144,15 @@ def test_fetch_by_leader_and_epoch(nodes: Nodes) -> None:
         for epoch in (-1, 0, 1, 2)
     }
     assert codes == {
-        (new, -1): 0, (new, 0): E.FENCED_LEADER_EPOCH, (new, 1): 0,
+        (new, -1): 0,
+        (new, 0): E.FENCED_LEADER_EPOCH,
+        (new, 1): 0,
         (new, 2): E.UNKNOWN_LEADER_EPOCH,
-        (old, -1): E.NOT_LEADER_OR_FOLLOWER, (old, 0): E.FENCED_LEADER_EPOCH,
-        (old, 1): E.NOT_LEADER_OR_FOLLOWER, (old, 2): E.UNKNOWN_LEADER_EPOCH,
-    }  # fmt: skip
+        (old, -1): E.NOT_LEADER_OR_FOLLOWER,
+        (old, 0): E.FENCED_LEADER_EPOCH,
+        (old, 1): E.NOT_LEADER_OR_FOLLOWER,
+        (old, 2): E.UNKNOWN_LEADER_EPOCH,
+    }
 
 
 def test_fetch_names_the_leader_from_v16_on(nodes: Nodes) -> None:
@@ -269,9 +275,13 @@ def create(nodes: Nodes, name: str, factor: int) -> CreatableTopicResult:
 def test_replication_factors_up_to_the_number_of_nodes(nodes: Nodes) -> None:
     found = {factor: create(nodes, f"r{factor}", factor) for factor in (-1, 0, 1, 2, 3, 4)}
     assert {f: r.error_code for f, r in found.items()} == {
-        -1: 0, 1: 0, 2: 0, 3: 0,
-        0: E.INVALID_REPLICATION_FACTOR, 4: E.INVALID_REPLICATION_FACTOR,
-    }  # fmt: skip
+        -1: 0,
+        1: 0,
+        2: 0,
+        3: 0,
+        0: E.INVALID_REPLICATION_FACTOR,
+        4: E.INVALID_REPLICATION_FACTOR,
+    }
     assert [found[f].replication_factor for f in (-1, 1, 2, 3)] == [3, 1, 2, 3]
     assert all(len(led.replicas) == 2 for led in nodes.state.leadership.of("r2"))
 

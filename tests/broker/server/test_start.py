@@ -17,15 +17,34 @@ from tests.broker.harness import Harness
 from tests.patience import PATIENCE_S
 
 NOT_AT_START = {
-    "asyncio", "ssl", "hashlib", "hmac", "shutil", "tomllib", "http.client", "numpy", "pyarrow",
-    "kohort.client", "kohort.broker.control.port", "kohort.broker.faults.gate",
-    "kohort.broker.faults.rules", "kohort.broker.faults.request_log", "kohort.broker.authorization",
-    "kohort.broker.coordinator.group_shard_host", "kohort.broker.security.jwks",
-    "kohort.broker.coordinator.transaction_shard_host", "kohort.broker.security.users",
-    "kohort.group.coordinator.state.consumer_group", "kohort.group.coordinator.handlers.re2",
-    "kohort.group.coordinator.shard", "kohort.net.tls",
-    "kohort.sasl.oauthbearer", "kohort.sasl.scram", "kohort.testing", "kohort.transactions.shard",
-}  # fmt: skip
+    "asyncio",
+    "ssl",
+    "hashlib",
+    "hmac",
+    "shutil",
+    "tomllib",
+    "http.client",
+    "numpy",
+    "pyarrow",
+    "kohort.client",
+    "kohort.broker.control.port",
+    "kohort.broker.faults.gate",
+    "kohort.broker.faults.rules",
+    "kohort.broker.faults.request_log",
+    "kohort.broker.authorization",
+    "kohort.broker.coordinator.group_shard_host",
+    "kohort.broker.security.jwks",
+    "kohort.broker.coordinator.transaction_shard_host",
+    "kohort.broker.security.users",
+    "kohort.group.coordinator.state.consumer_group",
+    "kohort.group.coordinator.handlers.re2",
+    "kohort.group.coordinator.shard",
+    "kohort.net.tls",
+    "kohort.sasl.oauthbearer",
+    "kohort.sasl.scram",
+    "kohort.testing",
+    "kohort.transactions.shard",
+}
 CODE = """
 import json, sys
 from kohort.broker import Broker, BrokerConfig
@@ -38,8 +57,11 @@ def modules_of_a_start(**config: Any) -> set[str]:
     ran = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps(config)],
         env={**os.environ, "PYTHONPATH": str(Path(kohort.__file__).parent.parent)},
-        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
     return set(json.loads(ran.stdout))
 
 
@@ -80,7 +102,10 @@ def test_users_of_an_earlier_start_are_looked_at_without_a_login(tmp_path: Path)
     ran = subprocess.run(
         [sys.executable, "-m", "kohort", "broker", "run", "--port", "0", "--data-dir", tmp_path],
         env={**os.environ, "PYTHONPATH": str(Path(kohort.__file__).parent.parent)},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert ran.returncode == 1
     assert "users.json" in ran.stderr

@@ -172,10 +172,13 @@ def test_what_had_records_is_served_last() -> None:
         world.produce(partition)
     session = world.fetch({0: 0, 1: 0}, max_bytes=1).session_id
     seen = [
-        next(p for p, d in answered(world.fetch(session=(session, n), max_bytes=1)).items()
-             if d.records)
+        next(
+            p
+            for p, d in answered(world.fetch(session=(session, n), max_bytes=1)).items()
+            if d.records
+        )
         for n in (1, 2, 3)
-    ]  # fmt: skip
+    ]
     assert seen == [0, 1, 0]
 
 

@@ -102,9 +102,11 @@ def test_a_change_is_settled_long_before_the_next_heartbeat(
 
     def member() -> Consumer:
         made = Consumer(
-            bootstrap_servers=cluster.bootstrap, group_id=protocol, group_protocol=protocol,
+            bootstrap_servers=cluster.bootstrap,
+            group_id=protocol,
+            group_protocol=protocol,
             **(classic if protocol == "classic" else {}),
-        )  # fmt: skip
+        )
         made.subscribe([protocol])
         return made
 

@@ -100,8 +100,11 @@ def test_check_prints_the_commands(cluster: Cluster, kohort: Run, program) -> No
     ran = kohort("app", "check", where, "-o", "json")
     assert ran.code == 3
     assert {row["topic"].split(".", 2)[2]: row["state"] for row in ran.json["rows"]} == {
-        "retry.0s": "fit", "retry.5m": "unfit", "retry.1h": "fit", "dlt": "fit"
-    }  # fmt: skip
+        "retry.0s": "fit",
+        "retry.5m": "unfit",
+        "retry.1h": "fit",
+        "dlt": "fit",
+    }
     unfit = next(row for row in ran.json["rows"] if row["state"] == "unfit")
     assert "message.timestamp.type=LogAppendTime" in unfit["command"]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
@@ -175,9 +178,21 @@ def test_failed_attempts_are_shown_as_many_as_somebody_may_read(
 
 def attempt(offset: int, *, dead: bool) -> FailedAttempt:
     return FailedAttempt(
-        "orders", 1, offset, 2, "ValueError", "ValueError", "bad\x1b[2J", "", "f", dead, 1_000,
-        None if dead else 1_801_000, "orders.g.dlt" if dead else "orders.g.retry.30m", dead,
-    )  # fmt: skip
+        "orders",
+        1,
+        offset,
+        2,
+        "ValueError",
+        "ValueError",
+        "bad\x1b[2J",
+        "",
+        "f",
+        dead,
+        1_000,
+        None if dead else 1_801_000,
+        "orders.g.dlt" if dead else "orders.g.retry.30m",
+        dead,
+    )
 
 
 def test_run_shows_what_fails(cluster: Cluster, program) -> None:

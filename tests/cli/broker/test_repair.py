@@ -45,10 +45,15 @@ def test_garbage_behind_a_sealed_segment(bare: Run, tmp_path: Path) -> None:
         file.write(GARBAGE)
     told = bare("broker", "repair", str(tmp_path), "-o", "json")
     assert told.code == 3
-    assert told.json["rows"] == [{
-        "file": f"t-0/{first.name}", "problem": "damaged bytes", "position": size,
-        "bytes": len(GARBAGE), "lost_offsets": "none",
-    }]  # fmt: skip
+    assert told.json["rows"] == [
+        {
+            "file": f"t-0/{first.name}",
+            "problem": "damaged bytes",
+            "position": size,
+            "bytes": len(GARBAGE),
+            "lost_offsets": "none",
+        }
+    ]
     assert first.stat().st_size == size + len(GARBAGE), "nothing is changed without --execute"
     assert bare("broker", "repair", str(tmp_path), "--execute").code == 0
     assert first.with_name(f"{first.name}.{size}.damaged").read_bytes() == GARBAGE

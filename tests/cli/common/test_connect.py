@@ -84,8 +84,11 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("topic", "list", "-X", "clinet.id=a"), "unknown client configuration key 'clinet.id' "
-         "(command line); did you mean 'client.id'?"),
+        (
+            ("topic", "list", "-X", "clinet.id=a"),
+            "unknown client configuration key 'clinet.id' "
+            "(command line); did you mean 'client.id'?",
+        ),
         (("consume", "t", "-X", "fetch_min_byte=1"), "did you mean 'fetch.min.bytes'?"),
         (("produce", "t", "-X", "linger.msx=1"), "did you mean 'linger.ms'?"),
         (("config", "show", "-X", "group.idd=g"), "did you mean 'group.id'?"),
@@ -97,7 +100,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
         (("broker", "run", "--host", "0.0.0.0"), "--allow-open"),
         (("broker", "run", "--durability", "fsync"), "needs data_dir"),
     ],
-)  # fmt: skip
+)
 def test_wrong_settings_are_told_before_anything_is_connected(
     bare: Run, args: tuple[str, ...], said: str
 ) -> None:
@@ -154,9 +157,19 @@ def test_config_show_tells_where_each_value_is_from(
     assert rows["client.id"] == {"key": "client.id", "value": "me", "role": "all"}
     assert rows["max.poll.records"]["role"] == "consumer"
     ran = bare(
-        "config", "show", "--origin", "--given", "--role", "consumer", "--config", str(file),
-        "--property", "client.id=me", "-o", "csv",
-    )  # fmt: skip
+        "config",
+        "show",
+        "--origin",
+        "--given",
+        "--role",
+        "consumer",
+        "--config",
+        str(file),
+        "--property",
+        "client.id=me",
+        "-o",
+        "csv",
+    )
     assert ran.lines == [
         "key,value,origin",
         f"bootstrap.servers,file:1,{file}:1",

@@ -55,8 +55,12 @@ def test_a_table_is_cut_to_the_terminal_in_the_middle_of_its_widest_text() -> No
 
 def test_states_and_lag_have_colours() -> None:
     assert [colour("state", s) for s in ("Stable", "Empty", "Dead", "Other", "-")] == [
-        "green", "yellow", "red", None, None,
-    ]  # fmt: skip
+        "green",
+        "yellow",
+        "red",
+        None,
+        None,
+    ]
     assert [colour("lag", s) for s in ("0", "7", "-")] == [None, "yellow", None]
     assert colour("topic", "dead") is None
 

@@ -29,9 +29,13 @@ def start(cluster: Cluster | None, *args: str) -> subprocess.Popen[str]:
     if cluster is not None:
         env["KOHORT_BOOTSTRAP_SERVERS"] = cluster.bootstrap
     return subprocess.Popen(
-        [sys.executable, "-m", "kohort", *args], text=True, env=env,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "kohort", *args],
+        text=True,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def ended(process: subprocess.Popen[str], stdin: str = "") -> tuple[int, str, str]:
@@ -121,9 +125,14 @@ def test_a_closed_stream_takes_nothing_and_gives_nothing(cluster: Cluster, close
     env = {**os.environ, "PYTHONPATH": SRC, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap}
     for command in ("topic list", "produce streams", "consume streams -e", "user set bob"):
         ran = subprocess.run(
-            f"{sys.executable} -m kohort {command} {closed}", shell=True, env=env, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            f"{sys.executable} -m kohort {command} {closed}",
+            shell=True,
+            env=env,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
         assert ran.returncode == (2 if "user" in command else 0), ran.stderr
         assert "Traceback" not in ran.stderr
 
@@ -138,17 +147,25 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
         for args in (("--help",), ("topic", "list"), ("group", "list", "-o", "json"), read):
             done = subprocess.run(
                 [sys.executable, "-m", "kohort", *args],
-                stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=PATIENCE_S,
-            )  # fmt: skip
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=env,
+                timeout=PATIENCE_S,
+            )
             assert done.returncode == 1
             said = "error: the output could not be written: No space left on device\n"
             assert done.stderr == said
     _, out, _ = ended(start(cluster, "group", "lag", "unwritten", "-o", "csv"))
     assert sum(int(line.split(",")[5]) for line in out.splitlines()[1:]) == 2
     closed = subprocess.run(
-        f"{sys.executable} -m kohort topic list >&-", shell=True, env=env,
-        stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        f"{sys.executable} -m kohort topic list >&-",
+        shell=True,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
@@ -248,8 +265,10 @@ def test_a_verifiable_producer_that_reaches_nobody_ends_when_it_is_asked() -> No
     command = [sys.executable, "-m", "kohort", "verifiable-producer", "--topic", "t"]
     with subprocess.Popen(
         [*command, "--bootstrap-server", "127.0.0.1:1", "--max-messages", "3"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert "startup_complete" in process.stdout.readline()

@@ -27,9 +27,12 @@ def test_what_a_shell_gets_to_choose_from() -> None:
     words = {"COMP_WORDS": "kohort group la", "COMP_CWORD": "2", "_KOHORT_COMPLETE": "zsh_complete"}
     run = "from kohort.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", run], env={**os.environ, **words}, capture_output=True, text=True,
+        [sys.executable, "-c", run],
+        env={**os.environ, **words},
+        capture_output=True,
+        text=True,
         timeout=PATIENCE_S,
-    )  # fmt: skip
+    )
     assert "lag" in done.stdout.split()
 
 

@@ -23,15 +23,32 @@ FAR_MS = 4_000_000_000_000  # in the year 2096
 
 
 def row(
-    offset: int, status: Status, number: int = 1, reason: str = "customer_unknown",
-    due_ms: int | None = None, created_ms: int = 1_000, dest: str = RETRIES[1], **more: object,
-) -> LedgerRow:  # fmt: skip
+    offset: int,
+    status: Status,
+    number: int = 1,
+    reason: str = "customer_unknown",
+    due_ms: int | None = None,
+    created_ms: int = 1_000,
+    dest: str = RETRIES[1],
+    **more: object,
+) -> LedgerRow:
     closed = None if status is Status.SCHEDULED else created_ms + 10_000
     return LedgerRow(
-        Origin("in", 0, offset, 500), 0, number, status, Place(dest, 0, offset), due_ms, None,
-        "retryable", reason, "Temporary", "customer 7 is\nnot there", "f" + reason[:3], created_ms,
+        Origin("in", 0, offset, 500),
+        0,
+        number,
+        status,
+        Place(dest, 0, offset),
+        due_ms,
+        None,
+        "retryable",
+        reason,
+        "Temporary",
+        "customer 7 is\nnot there",
+        "f" + reason[:3],
+        created_ms,
         closed,
-    )  # fmt: skip
+    )
 
 
 def write(url: str, name: str, rows: list[LedgerRow]) -> None:
@@ -48,13 +65,19 @@ def write(url: str, name: str, rows: list[LedgerRow]) -> None:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     found = f"sqlite:///{tmp_path / 'store.db'}"
-    write(found, "loader", [
-        row(1, Status.SCHEDULED, due_ms=5_000), row(2, Status.SCHEDULED, due_ms=FAR_MS),
-        row(3, Status.SCHEDULED, due_ms=FAR_MS + 1, dest=RETRIES[2]),
-        row(4, Status.DONE, 1, created_ms=1_000), row(4, Status.FAILED, 2, created_ms=2_000),
-        row(5, Status.FAILED, 0, "unknown_airport", created_ms=3_000),
-        row(6, Status.FAILED, 0, "unknown_airport", created_ms=4_000),
-    ])  # fmt: skip
+    write(
+        found,
+        "loader",
+        [
+            row(1, Status.SCHEDULED, due_ms=5_000),
+            row(2, Status.SCHEDULED, due_ms=FAR_MS),
+            row(3, Status.SCHEDULED, due_ms=FAR_MS + 1, dest=RETRIES[2]),
+            row(4, Status.DONE, 1, created_ms=1_000),
+            row(4, Status.FAILED, 2, created_ms=2_000),
+            row(5, Status.FAILED, 0, "unknown_airport", created_ms=3_000),
+            row(6, Status.FAILED, 0, "unknown_airport", created_ms=4_000),
+        ],
+    )
     return found
 
 
@@ -63,33 +86,66 @@ def test_retry_topics_by_the_ledger(bare: Run, url: str) -> None:
     found = bare("retry", "status", "--store", url, "--name", "loader", "-o", "json").json
     assert found["schema"] == 1
     assert found["rows"] == [
-        {"retry_topic": RETRIES[1], "delay": "5m", "waiting": 2, "due_now": 1,
-         "oldest_due": "1970-01-01T00:00:05.000Z", "next_due": "2096-10-02T07:06:40.000Z",
-         "counted_by": "ledger"},
-        {"retry_topic": RETRIES[2], "delay": "1h", "waiting": 1, "due_now": 0,
-         "oldest_due": "2096-10-02T07:06:40.001Z", "next_due": "2096-10-02T07:06:40.001Z",
-         "counted_by": "ledger"},
-    ]  # fmt: skip
+        {
+            "retry_topic": RETRIES[1],
+            "delay": "5m",
+            "waiting": 2,
+            "due_now": 1,
+            "oldest_due": "1970-01-01T00:00:05.000Z",
+            "next_due": "2096-10-02T07:06:40.000Z",
+            "counted_by": "ledger",
+        },
+        {
+            "retry_topic": RETRIES[2],
+            "delay": "1h",
+            "waiting": 1,
+            "due_now": 0,
+            "oldest_due": "2096-10-02T07:06:40.001Z",
+            "next_due": "2096-10-02T07:06:40.001Z",
+            "counted_by": "ledger",
+        },
+    ]
     assert bare("retry", "status", "--store", url).lines[0].split() == [
-        "RETRY-TOPIC", "DELAY", "WAITING", "DUE-NOW", "OLDEST-DUE", "NEXT-DUE", "COUNTED-BY",
-    ]  # fmt: skip
+        "RETRY-TOPIC",
+        "DELAY",
+        "WAITING",
+        "DUE-NOW",
+        "OLDEST-DUE",
+        "NEXT-DUE",
+        "COUNTED-BY",
+    ]
 
 
 def test_what_waits_by_the_ledger(bare: Run, url: str) -> None:
     """Spec 5.7: which records wait, why, until when; those that are due first."""
     found = bare("retry", "list", "--store", url, "--limit", "2", "-o", "json").json
     assert found["rows"] == [
-        {"topic": "in", "partition": 0, "offset": offset, "retry": 1, "due": due,
-         "reason": "customer_unknown", "error_class": "Temporary",
-         "message": "customer 7 is\nnot there", "fingerprint": "fcus",
-         "first_failed": "1970-01-01T00:00:01.000Z", "retry_topic": RETRIES[1]}
+        {
+            "topic": "in",
+            "partition": 0,
+            "offset": offset,
+            "retry": 1,
+            "due": due,
+            "reason": "customer_unknown",
+            "error_class": "Temporary",
+            "message": "customer 7 is\nnot there",
+            "fingerprint": "fcus",
+            "first_failed": "1970-01-01T00:00:01.000Z",
+            "retry_topic": RETRIES[1],
+        }
         for offset, due in ((1, "1970-01-01T00:00:05.000Z"), (2, "2096-10-02T07:06:40.000Z"))
-    ]  # fmt: skip
+    ]
     ran = bare("retry", "list", "--store", url, "--limit", "2")
     assert ran.err == "3 records wait; the 2 that are due first:\n"
     assert ran.lines[0].split() == [
-        "ORIGIN", "RETRY", "DUE", "REASON", "ERROR", "FIRST-FAILED", "RETRY-TOPIC",
-    ]  # fmt: skip
+        "ORIGIN",
+        "RETRY",
+        "DUE",
+        "REASON",
+        "ERROR",
+        "FIRST-FAILED",
+        "RETRY-TOPIC",
+    ]
     assert "Temporary: customer 7 is not there" in ran.lines[1]
 
 
@@ -100,11 +156,19 @@ def test_what_waits_by_topic(kohort: Run, cluster: Cluster) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for offset in range(6):
             headers = RetryHeaders(
-                number=2, not_before_ms=FAR_MS - offset, origin=Origin("src", 3, offset, 1),
-                group="list", delay_ms=3_600_000, first_failed_at_ms=1_000, last_failed_at_ms=2_000,
-                disposition=Disposition.RETRYABLE, error_class="KeyError",
-                error_message="'amuont'", fingerprint="f", reason="KeyError",
-            ).encode()  # fmt: skip
+                number=2,
+                not_before_ms=FAR_MS - offset,
+                origin=Origin("src", 3, offset, 1),
+                group="list",
+                delay_ms=3_600_000,
+                first_failed_at_ms=1_000,
+                last_failed_at_ms=2_000,
+                disposition=Disposition.RETRYABLE,
+                error_class="KeyError",
+                error_message="'amuont'",
+                fingerprint="f",
+                reason="KeyError",
+            ).encode()
             producer.send(retry_topic, b"v", headers=headers)
         producer.send(retry_topic, b"a stranger")
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id="list") as consumer:
@@ -127,16 +191,26 @@ def test_failures_by_the_ledger(bare: Run, url: str) -> None:
     found = bare("dlq", "list", "--store", url, "-o", "json").json
     assert (found["schema"], found["counted_by"]) == (1, "ledger")
     assert [(k["reason"], k["count"]) for k in found["kinds"]] == [
-        ("unknown_airport", 2), ("customer_unknown", 1),
-    ]  # fmt: skip
+        ("unknown_airport", 2),
+        ("customer_unknown", 1),
+    ]
     assert [r["offset"] for r in found["rows"]] == [6, 5, 4]
     assert found["rows"][2] == {
-        "topic": "in", "partition": 0, "offset": 4, "timestamp": "1970-01-01T00:00:00.500Z",
-        "reason": "customer_unknown", "error_class": "Temporary",
-        "message": "customer 7 is\nnot there", "fingerprint": "fcus", "disposition": "retryable",
-        "attempts": 3, "redrives": 0, "first_failed": "1970-01-01T00:00:01.000Z",
-        "failed": "1970-01-01T00:00:12.000Z", "copy": "in.g.retry.5m/0/4",
-    }  # fmt: skip
+        "topic": "in",
+        "partition": 0,
+        "offset": 4,
+        "timestamp": "1970-01-01T00:00:00.500Z",
+        "reason": "customer_unknown",
+        "error_class": "Temporary",
+        "message": "customer 7 is\nnot there",
+        "fingerprint": "fcus",
+        "disposition": "retryable",
+        "attempts": 3,
+        "redrives": 0,
+        "first_failed": "1970-01-01T00:00:01.000Z",
+        "failed": "1970-01-01T00:00:12.000Z",
+        "copy": "in.g.retry.5m/0/4",
+    }
     table = bare("dlq", "list", "--store", url).out
     assert table.startswith("3 failed (counted by ledger)\n")
     assert "customer 7 is not there" in table
@@ -199,10 +273,19 @@ def test_whose_failures_must_be_said(bare: Run, args: tuple[str, ...]) -> None:
 
 def failed_headers(offset: int, reason: str, at_ms: int) -> list[tuple[str, bytes | None]]:
     return RetryHeaders(
-        number=2, not_before_ms=0, origin=Origin("in", 0, offset, 1), group="g", delay_ms=0,
-        first_failed_at_ms=at_ms - 1, last_failed_at_ms=at_ms, disposition=Disposition.EXHAUSTED,
-        error_class="Temporary", error_message="m", fingerprint="f", reason=reason,
-    ).encode()  # fmt: skip
+        number=2,
+        not_before_ms=0,
+        origin=Origin("in", 0, offset, 1),
+        group="g",
+        delay_ms=0,
+        first_failed_at_ms=at_ms - 1,
+        last_failed_at_ms=at_ms,
+        disposition=Disposition.EXHAUSTED,
+        error_class="Temporary",
+        error_message="m",
+        fingerprint="f",
+        reason=reason,
+    ).encode()
 
 
 def test_failures_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
@@ -218,8 +301,20 @@ def test_failures_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
     assert [(k["reason"], k["count"]) for k in found["kinds"]] == [("early", 3), ("late", 2)]
     assert [r["offset"] for r in found["rows"]] == [4, 3, 2, 1, 0]
     assert found["rows"][0]["attempts"] == 3
-    ran = kohort("dlq", "list", "--topic", "in", "--group", "g", "--reason", "late",
-                 "--limit", "1", "-o", "jsonl")  # fmt: skip
+    ran = kohort(
+        "dlq",
+        "list",
+        "--topic",
+        "in",
+        "--group",
+        "g",
+        "--reason",
+        "late",
+        "--limit",
+        "1",
+        "-o",
+        "jsonl",
+    )
     assert len(ran.lines) == 1
     ran = kohort("dlq", "list", "--topic", "in", "--group", "other")
     assert ran.code == 1
@@ -229,8 +324,15 @@ def test_failures_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
 def test_retry_topics_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
     """Due by append time: of a retry topic of 1 ms all is due, of one of 1 h nothing is."""
     for delay in ("1ms", "1h", "2h"):
-        kohort("topic", "create", f"src.grp.retry.{delay}", "-c",
-               "message.timestamp.type=LogAppendTime", "-p", "2")  # fmt: skip
+        kohort(
+            "topic",
+            "create",
+            f"src.grp.retry.{delay}",
+            "-c",
+            "message.timestamp.type=LogAppendTime",
+            "-p",
+            "2",
+        )
     for retry_topic in ("src.grp.retry.1ms", "src.grp.retry.1h"):
         kohort("produce", retry_topic, "-p", "0", stdin=b"a\nb\nc\n")
         kohort("produce", retry_topic, "-p", "1", stdin=b"d\n")
@@ -269,8 +371,10 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
     found = kohort("dlq", "show", "shop/0/7", *here, "-o", "json").json
     told = [(a["attempt"], a["outcome"], a["message"]) for a in found["attempts"]]
     assert told == [
-        (0, "retryable", "no route"), (1, "retryable", "no route"), (2, "exhausted", "gave up")
-    ]  # fmt: skip
+        (0, "retryable", "no route"),
+        (1, "retryable", "no route"),
+        (2, "exhausted", "gave up"),
+    ]
     assert found["copy"]["value"] == "needle-1\x1b[31m"
     assert found["copy"]["headers"]["mine"] == "x"
     told = kohort("dlq", "show", "shop/0/7", *here).out
@@ -292,10 +396,19 @@ def retry_headers(
     topic: str, offset: int, number: int, at_ms: int, disposition: Disposition, message: str
 ) -> list[tuple[str, bytes | None]]:
     return RetryHeaders(
-        number=number, not_before_ms=0, origin=Origin(topic, 0, offset, 1), group="g", delay_ms=0,
-        first_failed_at_ms=1, last_failed_at_ms=at_ms, disposition=disposition,
-        error_class="Temporary", error_message=message, fingerprint="f", reason="down",
-    ).encode()  # fmt: skip
+        number=number,
+        not_before_ms=0,
+        origin=Origin(topic, 0, offset, 1),
+        group="g",
+        delay_ms=0,
+        first_failed_at_ms=1,
+        last_failed_at_ms=at_ms,
+        disposition=disposition,
+        error_class="Temporary",
+        error_message=message,
+        fingerprint="f",
+        reason="down",
+    ).encode()
 
 
 def test_search_and_show_by_the_ledger(bare: Run, url: str) -> None:

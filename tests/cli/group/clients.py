@@ -115,7 +115,10 @@ async def _run_aiokafka(
 
 
 _MAKES: dict[str, Callable[..., Any]] = {
-    KOHORT: _kohort, CONFLUENT: _confluent, KAFKA_PYTHON: _kafka_python, AIOKAFKA: _aiokafka,
-}  # fmt: skip
+    KOHORT: _kohort,
+    CONFLUENT: _confluent,
+    KAFKA_PYTHON: _kafka_python,
+    AIOKAFKA: _aiokafka,
+}
 kohort_member = _kohort
 confluent_member = _confluent

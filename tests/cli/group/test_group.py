@@ -13,18 +13,27 @@ from kohort.testing import Cluster
 from tests.cli.conftest import Run
 
 LAG_COLUMNS = [
-    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
-    "HOST", "CLIENT-ID",
-]  # fmt: skip
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "CONSUMER-ID",
+    "HOST",
+    "CLIENT-ID",
+]
 
 
 @contextmanager
 def member(cluster: Cluster, group: str, topic: str) -> Iterator[Consumer]:
     """A member that has its partitions and has read all that stands in them."""
     with Consumer(
-        bootstrap_servers=cluster.bootstrap, group_id=group, client_id="till",
+        bootstrap_servers=cluster.bootstrap,
+        group_id=group,
+        client_id="till",
         auto_offset_reset="earliest",
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         consumer.subscribe([topic])
         while not consumer.assignment():
             consumer.poll(0.2)
@@ -65,18 +74,37 @@ def test_a_group_with_a_member(kohort: Run, cluster: Cluster, orders: str) -> No
 
         (group,) = kohort("group", "describe", "active", "-o", "json").json["groups"]
         assert set(group) == {
-            "group", "state", "type", "protocol_type", "assignment_strategy", "coordinator", "lag",
-            "group_epoch", "target_assignment_epoch", "members", "partitions",
-        }  # fmt: skip
+            "group",
+            "state",
+            "type",
+            "protocol_type",
+            "assignment_strategy",
+            "coordinator",
+            "lag",
+            "group_epoch",
+            "target_assignment_epoch",
+            "members",
+            "partitions",
+        }
         assert group["lag"] == 1
         (only,) = group["members"]
         assert set(only) == {
-            "consumer_id", "group_instance_id", "client_id", "host", "topics", "assignment",
-            "type", "rack", "pattern", "epoch", "target_assignment",
-        }  # fmt: skip
+            "consumer_id",
+            "group_instance_id",
+            "client_id",
+            "host",
+            "topics",
+            "assignment",
+            "type",
+            "rack",
+            "pattern",
+            "epoch",
+            "target_assignment",
+        }
         assert only["assignment"] == [
-            {"topic": orders, "partition": 0}, {"topic": orders, "partition": 1},
-        ]  # fmt: skip
+            {"topic": orders, "partition": 0},
+            {"topic": orders, "partition": 1},
+        ]
         text = kohort("group", "describe", "active").out
         assert "orders(0,1)" in text
         assert len(kohort("group", "describe", "active", "-o", "csv").lines) == 2
@@ -230,9 +258,11 @@ def test_lag_of_some_groups_and_topics_and_by_topic(kohort: Run, cluster: Cluste
         admin.alter_group_offsets("sums-b", {("sum-bills", 1): 0})
     asked = ("group", "lag", "--all", "--match", "^sums", "--by-topic", "-o", "csv")
     assert kohort(*asked).lines == [
-        "group,topic,partitions,lag,unknown", "sums,sum-bills,2,1,0", "sums,sum-fees,1,2,0",
+        "group,topic,partitions,lag,unknown",
+        "sums,sum-bills,2,1,0",
+        "sums,sum-fees,1,2,0",
         "sums-b,sum-bills,1,2,0",
-    ]  # fmt: skip
+    ]
     rows = [
         {"group": "g", "topic": "t", "partition": n, "lag": lag} for n, lag in enumerate([4, None])
     ]

@@ -15,15 +15,26 @@ from tests.cli.conftest import Run
 def test_spec_3_3_from_the_command_line(bare: Run) -> None:
     """Spec 3.3, sticky: C1 keeps two of five and gets what C0 had; nothing else moves."""
     ran = bare(
-        "group", "plan", "--assignor", "sticky", "--topics", "t0:1,t1:2,t2:3", "--members",
-        "C0:topics=t0,C1:topics=t0+t1,C2:topics=t0+t1+t2", "--without", "C0", "-o", "json",
-    )  # fmt: skip
+        "group",
+        "plan",
+        "--assignor",
+        "sticky",
+        "--topics",
+        "t0:1,t1:2,t2:3",
+        "--members",
+        "C0:topics=t0,C1:topics=t0+t1,C2:topics=t0+t1+t2",
+        "--without",
+        "C0",
+        "-o",
+        "json",
+    )
     assert ran.code == 0, ran.err
     found = ran.json
     assert [row["assignment"] for row in found["members"]] == ["t0(0) t1(0-1)", "t2(0-2)"]
     assert [(row["kept"], row["gained"], row["lost"]) for row in found["members"]] == [
-        (2, 1, 0), (3, 0, 0),
-    ]  # fmt: skip
+        (2, 1, 0),
+        (3, 0, 0),
+    ]
     assert found["moves"] == [
         {"topic": "t0", "partition": 0, "from": "C0", "to": "C1", "needed": True}
     ]
@@ -42,16 +53,34 @@ def test_a_fresh_group_as_a_table(bare: Run) -> None:
 
 def test_racks_and_weights(bare: Run) -> None:
     ran = bare(
-        "group", "plan", "--assignor", "rack-aware", "--members", "a:rack=east,b:rack=west",
-        "--topics", "t:8", "--racks", "east,west",
-    )  # fmt: skip
+        "group",
+        "plan",
+        "--assignor",
+        "rack-aware",
+        "--members",
+        "a:rack=east,b:rack=west",
+        "--topics",
+        "t:8",
+        "--racks",
+        "east,west",
+    )
     assert "racks: 8 of 8 partitions have a replica where their member is, 8 their leader" in (
         ran.out
     )
     ran = bare(
-        "group", "plan", "--assignor", "weighted", "--members", "a:weight=3,b", "--topics", "t:8",
-        "--with", "c:weight=4", "-o", "csv",
-    )  # fmt: skip
+        "group",
+        "plan",
+        "--assignor",
+        "weighted",
+        "--members",
+        "a:weight=3,b",
+        "--topics",
+        "t:8",
+        "--with",
+        "c:weight=4",
+        "-o",
+        "csv",
+    )
     assert ran.lines[0] == "member,rack,weight,partitions,kept,gained,lost,assignment"
     assert [line.split(",")[:7] for line in ran.lines[1:]] == [
         ["a", "", "3", "3", "3", "0", "3"],
@@ -183,9 +212,17 @@ def test_an_empty_live_group(kohort: Run, cluster: Cluster) -> None:
     assert ran.code == 2
     assert "say --assignor" in ran.err
     ran = kohort(
-        "group", "plan", "--group", "idle", "--assignor", "range", "--with",
-        "a:topics=later,b:topics=later", "-o", "json",
-    )  # fmt: skip
+        "group",
+        "plan",
+        "--group",
+        "idle",
+        "--assignor",
+        "range",
+        "--with",
+        "a:topics=later,b:topics=later",
+        "-o",
+        "json",
+    )
     assert [row["assignment"] for row in ran.json["members"]] == ["later(0-1)", "later(2-3)"]
 
 
@@ -212,9 +249,10 @@ def test_a_live_group_over_racks(bare: Run) -> None:
         where = ("-b", two.bootstrap)
         bare("topic", "create", "spread", "-p", "6", *where)
         settings = {
-            "bootstrap_servers": two.bootstrap, "group_id": "racks",
+            "bootstrap_servers": two.bootstrap,
+            "group_id": "racks",
             "partition_assignment_strategy": "rack-aware",
-        }  # fmt: skip
+        }
         with Consumer(**settings, client_rack="west") as one:
             one.subscribe(["spread"])
             while len(one.assignment()) < 6:

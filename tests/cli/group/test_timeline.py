@@ -17,9 +17,11 @@ def churned(kohort: Run, cluster: Cluster) -> str:
     kohort("topic", "create", "moves", "-p", "4", "--if-not-exists")
     with member(cluster, "churned", "moves") as first:
         with Consumer(
-            bootstrap_servers=cluster.bootstrap, group_id="churned", client_id="second",
+            bootstrap_servers=cluster.bootstrap,
+            group_id="churned",
+            client_id="second",
             auto_offset_reset="earliest",
-        ) as second:  # fmt: skip
+        ) as second:
             second.subscribe(["moves"])
             while not (second.assignment() and len(first.assignment()) == 2):
                 second.poll(0.05)
@@ -94,9 +96,12 @@ def test_what_is_older_than_the_coordinators_memory(kohort: Run) -> None:
 def test_a_group_of_the_consumer_protocol(kohort: Run, cluster: Cluster) -> None:
     kohort("topic", "create", "next", "-p", "3", "--if-not-exists")
     with Consumer(
-        bootstrap_servers=cluster.bootstrap, group_id="newer", client_id="only",
-        group_protocol="consumer", auto_offset_reset="earliest",
-    ) as consumer:  # fmt: skip
+        bootstrap_servers=cluster.bootstrap,
+        group_id="newer",
+        client_id="only",
+        group_protocol="consumer",
+        auto_offset_reset="earliest",
+    ) as consumer:
         consumer.subscribe(["next"])
         while len(consumer.assignment()) < 3:
             consumer.poll(0.2)

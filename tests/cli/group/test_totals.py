@@ -17,8 +17,13 @@ def test_a_line_for_each_group(kohort: Run, cluster: Cluster) -> None:
         admin.alter_group_offsets("done", {TopicPartition("totals", n): 3 for n in (0, 1)})
     told = kohort("group", "lag", "late", "done", "--total", "--sort", "lag")
     assert told.lines[0].split() == [
-        "GROUP", "STATE", "MEMBERS", "PARTITIONS", "LAG", "OLDEST-UNREAD",
-    ]  # fmt: skip
+        "GROUP",
+        "STATE",
+        "MEMBERS",
+        "PARTITIONS",
+        "LAG",
+        "OLDEST-UNREAD",
+    ]
     assert told.lines[1].split()[:5] == ["late", "Empty", "0", "2", "4"]
     assert told.lines[2].split() == ["done", "Empty", "0", "2", "0", "0ms"]
     rows = kohort("group", "lag", "late", "--total", "--for", "1ms", "-o", "json").json["rows"]

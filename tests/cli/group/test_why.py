@@ -151,9 +151,13 @@ def test_a_rebalance_is_endless_only_after_its_time_outs(state: str) -> None:
     def verdict(watched_s: float, remembered_s: float | None = None, timeout_s: float = 300.0):
         look = Look(0, group(MEMBER, state=state), {TP: AT_7})
         return judge(
-            look, replace(look, at_s=watched_s), [], [],
-            rebalancing_s=remembered_s, rebalance_timeout_s=timeout_s,
-        )  # fmt: skip
+            look,
+            replace(look, at_s=watched_s),
+            [],
+            [],
+            rebalancing_s=remembered_s,
+            rebalance_timeout_s=timeout_s,
+        )
 
     for going_on in (verdict(0.76), verdict(10, 359), verdict(10, 1_000, 1_000)):
         assert (going_on.stands, len(going_on.concerns)) == (False, 0)
@@ -207,8 +211,9 @@ def test_on_a_cluster(kohort: Run, cluster: Cluster) -> None:
         kohort("produce", "why", stdin=b"a\n")
         ran = kohort("group", "why", "waits", "--for", "1ms")
         assert (ran.code, "till (/127.0.0.1) has it and has committed nothing" in ran.out) == (
-            3, True,
-        )  # fmt: skip
+            3,
+            True,
+        )
         with Producer(bootstrap_servers=cluster.bootstrap, transactional_id="why") as producer:
             producer.init_transactions()
             producer.begin_transaction()

@@ -146,8 +146,10 @@ def test_progress_is_said_when_it_changed_and_at_most_once_a_second() -> None:
         now[0] = at
         lines.show(progress(done))
     assert [text.split("   ")[0] for text in said] == [
-        "handled 0 of 1,000", "handled 10 of 1,000", "handled 1,000 of 1,000",
-    ]  # fmt: skip
+        "handled 0 of 1,000",
+        "handled 10 of 1,000",
+        "handled 1,000 of 1,000",
+    ]
 
 
 def test_status_of_a_pipeline_that_has_not_run(kohort: Run, tmp_path: Path) -> None:

@@ -29,13 +29,16 @@ def test_a_profile_is_created_chosen_and_deleted(bare: Run, file: Path) -> None:
     servers = ("config", "show", "--role", "admin", "--given", "-o", "csv")
     assert bare(*servers).lines[1:] == ["client.id,me"]
     assert bare(*servers, "--profile", "prod").lines[1:] == [
-        "bootstrap.servers,k-1:9092", "client.id,me", "client.rack,a",
-    ]  # fmt: skip
+        "bootstrap.servers,k-1:9092",
+        "client.id,me",
+        "client.rack,a",
+    ]
     assert bare("profile", "use", "test").out == "commands use profile test\n"
     assert "bootstrap.servers,k-2:9092" in bare(*servers).lines
     assert bare("profile", "list", "-o", "csv").lines[1:] == [
-        "prod,False,k-1:9092,client.rack=a", "test,True,k-2:9092,",
-    ]  # fmt: skip
+        "prod,False,k-1:9092,client.rack=a",
+        "test,True,k-2:9092,",
+    ]
     assert bare("profile", "use", "prod").code == 0
     assert bare("profile", "delete", "prod").code == 0
     assert bare(*servers).lines[1:] == ["client.id,me"], "the choice goes with its profile"

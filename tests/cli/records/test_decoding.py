@@ -64,8 +64,16 @@ def test_records_are_chosen_by_key_value_and_headers(kohort: Run) -> None:
         b'{"key": "adam", "value": null}\n'
     )
     kohort("produce", "chosen", "--jsonl", stdin=lines)
-    read = ("consume", "chosen", "--from-beginning", "--until-end", "-f", "key-value",
-            "--key-separator", "=")  # fmt: skip
+    read = (
+        "consume",
+        "chosen",
+        "--from-beginning",
+        "--until-end",
+        "-f",
+        "key-value",
+        "--key-separator",
+        "=",
+    )
     for options, found in (
         (("--match-key", "^ada$"), ["ada=1"]),
         (("--match-key", "ada"), ["ada=1", "adam=null"]),

@@ -34,9 +34,22 @@ def test_every_option_of_a_record(kohort: Run, tmp_path: Path) -> None:
     file = tmp_path / "in.txt"
     file.write_bytes(b"k1:v1\nk2:-\n")
     ran = kohort(
-        "produce", "opts", str(file), "--key-separator", ":", "--null", "-", "-p", "2",
-        "-H", "a=1", "-H", "a=2", "-z", "zstd",
-    )  # fmt: skip
+        "produce",
+        "opts",
+        str(file),
+        "--key-separator",
+        ":",
+        "--null",
+        "-",
+        "-p",
+        "2",
+        "-H",
+        "a=1",
+        "-H",
+        "a=2",
+        "-z",
+        "zstd",
+    )
     assert ran.err == "2 records stored in opts\n"
     ran = kohort("consume", "opts", "--from-beginning", "--until-end")
     first, second = map(json.loads, ran.lines)
@@ -44,8 +57,19 @@ def test_every_option_of_a_record(kohort: Run, tmp_path: Path) -> None:
     assert first["headers"] == [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]
     assert second["value"] is None
     kohort("produce", "opts", "--key", "all", "-p", "0", stdin=b"x\n")
-    ran = kohort("consume", "opts", "--partition", "0", "--offset", "0", "--until-end", "-f",
-                 "key-value", "--key-separator", "=")  # fmt: skip
+    ran = kohort(
+        "consume",
+        "opts",
+        "--partition",
+        "0",
+        "--offset",
+        "0",
+        "--until-end",
+        "-f",
+        "key-value",
+        "--key-separator",
+        "=",
+    )
     assert ran.out == "all=x\n"
 
 

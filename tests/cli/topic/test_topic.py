@@ -14,13 +14,23 @@ def test_create_describe_list(kohort: Run) -> None:
     assert set(topic) == {"topic", "topic_id", "internal", "configs", "partitions"}
     assert topic["configs"] == {"retention.ms": "60000"}
     assert topic["partitions"][2] == {
-        "partition": 2, "leader": 1, "replicas": [1], "isr": [1], "first_offset": 0,
+        "partition": 2,
+        "leader": 1,
+        "replicas": [1],
+        "isr": [1],
+        "first_offset": 0,
         "log_end_offset": 0,
-    }  # fmt: skip
+    }
     table = kohort("topic", "describe", "made").lines
     assert table[2].split() == [
-        "TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "FIRST-OFFSET", "LOG-END-OFFSET",
-    ]  # fmt: skip
+        "TOPIC",
+        "PARTITION",
+        "LEADER",
+        "REPLICAS",
+        "ISR",
+        "FIRST-OFFSET",
+        "LOG-END-OFFSET",
+    ]
     assert len(kohort("topic", "describe", "made", "-o", "csv").lines) == 4
     rows = kohort("topic", "list", "-o", "json").json["rows"]
     assert {"topic": "made", "partitions": 3, "replicas": 1} in rows
@@ -117,7 +127,9 @@ def test_times_and_sizes_are_taken_in_any_unit(kohort: Run) -> None:
     kohort("topic", "config", "set", "units", "retention.ms=90m", "retention.bytes=-1")
     shown = kohort("topic", "describe", "units", "-o", "json").json["topics"][0]["configs"]
     assert shown == {
-        "retention.bytes": "-1", "retention.ms": "5400000", "segment.bytes": "67108864",
-    }  # fmt: skip
+        "retention.bytes": "-1",
+        "retention.ms": "5400000",
+        "segment.bytes": "67108864",
+    }
     bad = kohort("topic", "config", "set", "units", "segment.bytes=big")
     assert "segment.bytes: 'big' is not a size" in bad.err

@@ -67,19 +67,25 @@ def test_a_broker_with_users_from_file_and_environment(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("# who may\nalice:a,b:c\n\n")
     environ = {
-        **os.environ, "KOHORT_USERS": "bob:b carol:c", "PYTHONPATH": os.pathsep.join(sys.path),
-    }  # fmt: skip
+        **os.environ,
+        "KOHORT_USERS": "bob:b carol:c",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     command = [sys.executable, "-m", "kohort", "broker", "run", "--port", "0"]
     with subprocess.Popen(
-        [*command, "--users-file", str(users)], stdout=subprocess.PIPE, text=True, env=environ,
+        [*command, "--users-file", str(users)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
         stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         bootstrap = process.stdout.readline().split()[2]
         own = {
-            "bootstrap_servers": bootstrap, "security_protocol": "SASL_PLAINTEXT",
+            "bootstrap_servers": bootstrap,
+            "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": "SCRAM-SHA-256",
-        }  # fmt: skip
+        }
         for name, word in (("alice", "a,b:c"), ("bob", "b"), ("carol", "c")):
             with Admin(**own, sasl_username=name, sasl_password=word) as admin:
                 assert set(admin.describe_users()) == {"alice", "bob", "carol"}
@@ -119,9 +125,11 @@ def test_what_a_user_may_not_is_told_with_whom_to_ask(
 ) -> None:
     """A right that is missing, a name that may be hidden, a user that is not there."""
     with Cluster(
-        users={"admin": "a", "bob": "b"}, security_protocol="SASL_PLAINTEXT", acls=True,
+        users={"admin": "a", "bob": "b"},
+        security_protocol="SASL_PLAINTEXT",
+        acls=True,
         super_users=("User:admin",),
-    ) as cluster:  # fmt: skip
+    ) as cluster:
         monkeypatch.setenv("KOHORT_BOOTSTRAP_SERVERS", cluster.bootstrap)
         monkeypatch.setenv("KOHORT_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
         monkeypatch.setenv("KOHORT_SASL_MECHANISM", "SCRAM-SHA-512")

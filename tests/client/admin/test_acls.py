@@ -19,9 +19,14 @@ def test_entries_are_added_found_and_removed() -> None:
         Admin(bootstrap_servers=cluster.bootstrap) as admin,
     ):
         read = Acl(
-            Resource.TOPIC, "team-", Pattern.PREFIXED, "User:alice", "*", Operation.READ,
+            Resource.TOPIC,
+            "team-",
+            Pattern.PREFIXED,
+            "User:alice",
+            "*",
+            Operation.READ,
             Permission.ALLOW,
-        )  # fmt: skip
+        )
         write = read._replace(operation=Operation.WRITE)
         admin.create_acls([read, write])
         admin.create_acls([read])

@@ -147,10 +147,14 @@ def made(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 def test_every_call_is_here() -> None:
     calls = {n for n, v in vars(AsyncAdmin).items() if hasattr(v, "__wrapped__")}
     others = {
-        "list_topics", "describe_cluster", "describe_log_dirs", "create_acls", "delete_user",
+        "list_topics",
+        "describe_cluster",
+        "describe_log_dirs",
+        "create_acls",
+        "delete_user",
         "broker_features",  # asks what every connection asks: test_admin_cluster.py
         "survey_groups",  # leaves out what does not answer: test_survey.py
-    }  # fmt: skip
+    }
     assert calls == CALLS.keys() | others
 
 

@@ -26,17 +26,28 @@ def parts(*numbers: int) -> Assignment:
 
 
 GROUP = DescribedGroup(
-    group_id="g", group_state="Reconciling", group_epoch=5, assignment_epoch=5,
+    group_id="g",
+    group_state="Reconciling",
+    group_epoch=5,
+    assignment_epoch=5,
     assignor_name="uniform",
     members=[
         Member(
-            member_id="m", instance_id="i", rack_id="r", member_epoch=4, client_id="c",
-            client_host="/h", subscribed_topic_names=["t"], subscribed_topic_regex="t.*",
-            assignment=parts(0), target_assignment=parts(0, 1), member_type=1,
+            member_id="m",
+            instance_id="i",
+            rack_id="r",
+            member_epoch=4,
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=["t"],
+            subscribed_topic_regex="t.*",
+            assignment=parts(0),
+            target_assignment=parts(0, 1),
+            member_type=1,
         ),
         Member(member_id="old", subscribed_topic_regex="", member_type=0),
     ],
-)  # fmt: skip
+)
 
 
 def test_a_group_of_the_consumer_protocol() -> None:

@@ -28,9 +28,12 @@ def cluster() -> Iterator[Cluster]:
 @contextmanager
 def member(cluster: Cluster, group: str, name: str, **settings: Any) -> Iterator[Consumer]:
     with Consumer(
-        bootstrap_servers=cluster.bootstrap, group_id=group, client_id=name,
-        auto_offset_reset="earliest", **settings,
-    ) as consumer:  # fmt: skip
+        bootstrap_servers=cluster.bootstrap,
+        group_id=group,
+        client_id=name,
+        auto_offset_reset="earliest",
+        **settings,
+    ) as consumer:
         consumer.subscribe([group])
         yield consumer
 

@@ -125,8 +125,11 @@ producer.send({topic!r}, b"last")
     ran = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", code],
         env={**os.environ, "PYTHONPATH": str(SRC)},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
     assert "a Producer was dropped without close()" in ran.stderr
     assert "a Consumer was dropped without close()" in ran.stderr
     reader = world.consumer(group_id=group)

@@ -13,9 +13,11 @@ from kohort.client.common.security_config import jaas_options
 from kohort.errors import ConfigError
 
 SCRAM = {
-    "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
-    "sasl.username": "alice", "sasl.password": "hidden",
-}  # fmt: skip
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "alice",
+    "sasl.password": "hidden",
+}
 
 
 def test_dotted_names_and_no_secret_in_the_repr() -> None:

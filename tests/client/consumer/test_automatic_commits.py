@@ -35,9 +35,13 @@ def test_none_is_sent_behind_a_join(caplog: pytest.LogCaptureFixture, seed: int)
     )
     settings = Settings(auto_commit_ms=20)
     plan = Plan(
-        seed=seed, nodes=1, topics={"orders": 4}, consumers=consumers, steps=STEPS,
+        seed=seed,
+        nodes=1,
+        topics={"orders": 4},
+        consumers=consumers,
+        steps=STEPS,
         settings=settings,
-    )  # fmt: skip
+    )
     with caplog.at_level(logging.WARNING):
         outcome = Simulation(plan).run()
     assert outcome.code is None, outcome.what

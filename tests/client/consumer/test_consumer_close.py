@@ -162,9 +162,12 @@ def parked(world: World, clock: VirtualClock, **config: object) -> tuple[Consume
     topic, group = world.topic(2, records=10), world.group()
     consumer = world.consumer(group_id=group, auto_commit_interval_ms=3_600_000, **config)
     dead = world.consumer(
-        group_id=group, client_id=DEAD, reconnect_backoff_ms=5_000,
-        reconnect_backoff_max_ms=5_000, **config,
-    )  # fmt: skip
+        group_id=group,
+        client_id=DEAD,
+        reconnect_backoff_ms=5_000,
+        reconnect_backoff_max_ms=5_000,
+        **config,
+    )
     for each in (consumer, dead):
         each.subscribe([topic])
     until(lambda: len(consumer.assignment()) == len(dead.assignment()) == 1, consumer, dead)
@@ -199,9 +202,11 @@ def test_a_leave_does_not_wait_for_a_dead_member(
 def test_a_commit_does_not_wait_for_a_dead_member(world: World, clock: VirtualClock) -> None:
     """KIP-429: who reads on through a rebalance commits what it has read, in its generation."""
     consumer, _, _ = parked(
-        world, clock, partition_assignment_strategy=("cooperative-sticky",),
+        world,
+        clock,
+        partition_assignment_strategy=("cooperative-sticky",),
         enable_auto_commit=False,
-    )  # fmt: skip
+    )
     began_s = clock.elapsed_s
     consumer.commit(timeout=20)
     assert clock.elapsed_s - began_s < 2

@@ -172,8 +172,9 @@ def test_iteration_hands_out_one_by_one(world: World) -> None:
         if record.offset == 6:
             consumer.commit()
             break
-    assert consumer.committed(parts(topic, 1)) == {TopicPartition(topic, 0): OffsetAndMetadata(7)
-                                                   ._replace(leader_epoch=0)}  # fmt: skip
+    assert consumer.committed(parts(topic, 1)) == {
+        TopicPartition(topic, 0): OffsetAndMetadata(7)._replace(leader_epoch=0)
+    }
     assert next(iter(consumer)).offset == 7
     assert consumer.poll(PATIENCE_S, max_records=2)[0].offset == 8
     for record in consumer:

@@ -47,8 +47,9 @@ def test_a_second_member_takes_half_and_gives_it_back(world: World, strategy: st
     ends = dict.fromkeys(every, 120)
     seen += until(
         lambda: all(c.position(tp) == ends[tp] for c in (first, second) for tp in c.assignment()),
-        first, second,
-    )  # fmt: skip
+        first,
+        second,
+    )
     second.close()
     assert two.calls[-1] == ("revoked", every - kept)
     seen += until(lambda: first.assignment() == every, first)
@@ -82,9 +83,14 @@ def test_commit_inside_revoked(world: World, strategy: str) -> None:
     assert threads == {threading.get_ident()}
     assert again == []
     world.produce(topic, 4, range(40, 60))
-    seen = until(lambda: sum(first.position(tp) for tp in first.assignment()) == 30 and
-                 sum(second.position(tp) for tp in second.assignment()) == 30,
-                 first, second)  # fmt: skip
+    seen = until(
+        lambda: (
+            sum(first.position(tp) for tp in first.assignment()) == 30
+            and sum(second.position(tp) for tp in second.assignment()) == 30
+        ),
+        first,
+        second,
+    )
     assert sorted(seen, key=int) == values(range(40, 60))
 
 
@@ -98,8 +104,10 @@ def test_what_a_listener_commits_without_waiting_is_waited_for(world: World, str
     """
     topic, group = world.topic(4, records=40), world.group()
     config = {
-        "group_id": group, "enable_auto_commit": False, "partition_assignment_strategy": strategy,
-    }  # fmt: skip
+        "group_id": group,
+        "enable_auto_commit": False,
+        "partition_assignment_strategy": strategy,
+    }
     first, second = world.consumer(**config), world.consumer(**config)
     outcomes: list[object] = []
 
@@ -156,12 +164,16 @@ def test_what_is_lost_is_told_and_not_committed(strategy: str) -> None:
         world = World(cluster)
         topic, group = world.topic(2, records=10), world.group()
         consumer, listener = (
-            world.consumer(group_id=group, partition_assignment_strategy=strategy,
-                           auto_commit_interval_ms=3_600_000,
-                           # the group waits as long for the member that the broker still has
-                           session_timeout_ms=3_000, heartbeat_interval_ms=500),
+            world.consumer(
+                group_id=group,
+                partition_assignment_strategy=strategy,
+                auto_commit_interval_ms=3_600_000,
+                # the group waits as long for the member that the broker still has
+                session_timeout_ms=3_000,
+                heartbeat_interval_ms=500,
+            ),
             OnlyRevoked(),
-        )  # fmt: skip
+        )
         consumer.subscribe([topic], listener)
         assert len(take(consumer, 10)) == 10
         assert consumer.poll(0) == []  # what was handed out counts as dealt with
@@ -185,8 +197,9 @@ def test_a_seek_touches_one_consumer_alone(world: World) -> None:
     seen = until(lambda: shared(first, second), first, second)
     seen += until(
         lambda: all(c.position(tp) == 10 for c in (first, second) for tp in c.assignment()),
-        first, second,
-    )  # fmt: skip
+        first,
+        second,
+    )
     assert set(seen) == set(values(range(40)))
     first.commit()
     second.commit()
@@ -215,8 +228,11 @@ def test_automatic_commit_before_giving_up(world: World, strategy: str) -> None:
     second.subscribe([topic])
     seen += until(lambda: shared(first, second), first, second)
     world.produce(topic, 4, range(100, 140))
-    seen += until(lambda: sum(c.position(tp) for c in (first, second) for tp in c.assignment())
-                  == 140, first, second)  # fmt: skip
+    seen += until(
+        lambda: sum(c.position(tp) for c in (first, second) for tp in c.assignment()) == 140,
+        first,
+        second,
+    )
     assert sorted(seen, key=int) == values(range(140))
 
 

@@ -40,8 +40,10 @@ from tests.patience import PATIENCE_S
 
 ID = b"\7" * 16
 HEARTBEAT, COMMIT, LOOK_UP = (
-    "ConsumerGroupHeartbeatRequest", "OffsetCommitRequest", "OffsetFetchRequest",
-)  # fmt: skip
+    "ConsumerGroupHeartbeatRequest",
+    "OffsetCommitRequest",
+    "OffsetFetchRequest",
+)
 T0 = TopicPartition("t", 0)
 
 
@@ -86,10 +88,10 @@ class Coordinating:
             member_id=request.member_id,
             member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
             heartbeat_interval_ms=60_000,
-            assignment=Assignment(
-                topic_partitions=[TopicPartitions(topic_id=ID, partitions=[0])]
-            ) if told else None,
-        )  # fmt: skip
+            assignment=Assignment(topic_partitions=[TopicPartitions(topic_id=ID, partitions=[0])])
+            if told
+            else None,
+        )
 
     def look_up(self, request: Any, call: Any) -> OffsetFetchResponse:
         code = self._stale(LOOK_UP, request.groups[0].member_epoch)
@@ -127,10 +129,14 @@ def coordinating(broker) -> Coordinating:
 @pytest.fixture
 def consumer(broker) -> Iterator[Consumer]:
     made = Consumer(
-        bootstrap_servers=broker.address, group_id="g", group_protocol="consumer",
-        auto_offset_reset="earliest", enable_auto_commit=False, retry_backoff_ms=10,
+        bootstrap_servers=broker.address,
+        group_id="g",
+        group_protocol="consumer",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        retry_backoff_ms=10,
         reconnect_backoff_ms=5,
-    )  # fmt: skip
+    )
     yield made
     made.close(1)
 

@@ -47,8 +47,9 @@ def test_a_second_member_takes_half_and_gives_it_back(world: World) -> None:
     world.produce(topic, 4, range(400, 480))
     seen += until(
         lambda: all(c.position(tp) == 120 for c in (first, second) for tp in c.assignment()),
-        first, second,
-    )  # fmt: skip
+        first,
+        second,
+    )
     second.close()
     assert two.calls[-1] == ("revoked", every - kept)
     seen += until(lambda: first.assignment() == every, first)

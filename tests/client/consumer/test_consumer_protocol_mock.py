@@ -31,9 +31,13 @@ class Mock:
 
     def consumer(self, **config: object) -> Consumer:
         consumer = Consumer(
-            bootstrap_servers=self.bootstrap, group_id="g", group_protocol="consumer",
-            auto_offset_reset="earliest", retry_backoff_ms=20, **config,
-        )  # fmt: skip
+            bootstrap_servers=self.bootstrap,
+            group_id="g",
+            group_protocol="consumer",
+            auto_offset_reset="earliest",
+            retry_backoff_ms=20,
+            **config,
+        )
         self.made.append(consumer)
         return consumer
 

@@ -109,8 +109,10 @@ def test_columns_of_large_values_are_not_gathered_only_to_be_copied_together() -
     and_a_large_one(reader, positions)
     taken = [reader.take_columns(100, 100, {"value"}, 1 << 20) for _ in range(3)]
     assert [[(piece.partition, piece.rows) for piece in pieces] for pieces in taken] == [
-        [(3, 2)], [(4, 2)], [],
-    ]  # fmt: skip
+        [(3, 2)],
+        [(4, 2)],
+        [],
+    ]
 
 
 def test_columns_of_a_large_set_are_not_copied_to_go_with_a_small_one() -> None:
@@ -199,9 +201,13 @@ def marker(offset: int, epoch: int) -> bytes:
     builder = BatchBuilder()
     builder.append(0, b"\0\0\0\1", b"\0\0\0\0\0\0")
     return builder.build(
-        base_offset=offset, leader_epoch=epoch, producer_id=1, producer_epoch=0,
-        control=True, transactional=True,
-    )  # fmt: skip
+        base_offset=offset,
+        leader_epoch=epoch,
+        producer_id=1,
+        producer_epoch=0,
+        control=True,
+        transactional=True,
+    )
 
 
 def by_piece(reader: FetchReader) -> None:

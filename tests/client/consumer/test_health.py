@@ -37,11 +37,18 @@ def position(**fields) -> Position:
 
 def around(**fields) -> Surroundings:
     usual = {
-        "now_ms": 61_000, "wall_ms": 1_000_000, "polled_ms": 0, "committed_only": False,
-        "budget_bytes": 100, "buffered_bytes": 0, "coordinator": 1, "has_group": True,
-        "leader_of": lambda tp: 2, "reachable": lambda node: True,
+        "now_ms": 61_000,
+        "wall_ms": 1_000_000,
+        "polled_ms": 0,
+        "committed_only": False,
+        "budget_bytes": 100,
+        "buffered_bytes": 0,
+        "coordinator": 1,
+        "has_group": True,
+        "leader_of": lambda tp: 2,
+        "reachable": lambda node: True,
         "refusals": Refusals(),
-    }  # fmt: skip
+    }
     return Surroundings(**{**usual, **fields})
 
 
@@ -90,9 +97,12 @@ def test_the_watchdog_names_partition_time_and_reason() -> None:
     with pytest.raises(ConsumerStalledError, match="lag unknown"):
         raise_stalled([position(high_watermark=-1)], silent, 60_000)
     for quiet in (
-        position(moved_ms=30_000), position(offset=50), position(paused=True), position(end=40),
+        position(moved_ms=30_000),
+        position(offset=50),
+        position(paused=True),
+        position(end=40),
         position(buffer=object()),
-    ):  # fmt: skip
+    ):
         raise_stalled([quiet], silent, 60_000)
 
 

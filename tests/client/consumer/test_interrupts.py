@@ -125,15 +125,33 @@ def writing(world: World, topic: str, group: str) -> None:
 
 
 PLACES: list[tuple[Callable[..., None], Callable[..., Any]]] = [
-    *((reading, fn) for fn in (
-        run_steps, Doorbell.wait, Gate.__enter__, Gate.__exit__, Consumer.poll,
-        Consumer._close, ConsumerCalls.attend, ConsumerCalls._assign, ConsumerCalls._run_steps,
-        ConsumerCalls._wait, ConsumerCalls.close, NetworkThread.call,
-    )),
-    *((writing, fn) for fn in (
-        Producer.flush, Producer.close, Completion.wait, NetworkThread.call,
-    )),
-]  # fmt: skip
+    *(
+        (reading, fn)
+        for fn in (
+            run_steps,
+            Doorbell.wait,
+            Gate.__enter__,
+            Gate.__exit__,
+            Consumer.poll,
+            Consumer._close,
+            ConsumerCalls.attend,
+            ConsumerCalls._assign,
+            ConsumerCalls._run_steps,
+            ConsumerCalls._wait,
+            ConsumerCalls.close,
+            NetworkThread.call,
+        )
+    ),
+    *(
+        (writing, fn)
+        for fn in (
+            Producer.flush,
+            Producer.close,
+            Completion.wait,
+            NetworkThread.call,
+        )
+    ),
+]
 """Where programs wait and where one thread takes over from another."""
 
 

@@ -93,9 +93,12 @@ def test_a_cancel_at_every_wait_of_a_task(world: World) -> None:
     async def story(cut: int) -> int:
         waits = 0
         async with AsyncConsumer(
-            bootstrap_servers=world.cluster.bootstrap, group_id=world.group(),
-            auto_offset_reset="earliest", fetch_max_wait_ms=50, enable_auto_commit=False,
-        ) as consumer:  # fmt: skip
+            bootstrap_servers=world.cluster.bootstrap,
+            group_id=world.group(),
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+            enable_auto_commit=False,
+        ) as consumer:
             real = consumer._bell.wait
 
             async def wait(timeout_s: float) -> None:

@@ -519,8 +519,12 @@ def chosen(lines, longest):
 def test_records_without_a_key_go_rather_where_the_line_is_short():
     """KIP-794: lines of 0, 2 and 3 batches make chances of 4, 2 and 1 in 7."""
     counts = chosen([0, 0, 2, 3], 3)
-    assert counts == [0, pytest.approx(4_000, 0.05), pytest.approx(2_000, 0.1),
-                      pytest.approx(1_000, 0.15)]  # fmt: skip
+    assert counts == [
+        0,
+        pytest.approx(4_000, 0.05),
+        pytest.approx(2_000, 0.1),
+        pytest.approx(1_000, 0.15),
+    ]
 
 
 def test_a_choice_looks_at_few_of_many_partitions():

@@ -137,9 +137,11 @@ def test_batches_larger_than_the_topic_takes_are_split():
 @pytest.mark.parametrize("ignore", [True, False])
 def test_every_way_to_send_asks_the_same_partitioner(way, ignore):
     """A function of the user's, or `partitioner.ignore.keys`."""
-    chooser = {"partitioner_ignore_keys": True} if ignore else {
-        "partitioner": lambda topic, key, count: 2
-    }  # fmt: skip
+    chooser = (
+        {"partitioner_ignore_keys": True}
+        if ignore
+        else {"partitioner": lambda topic, key, count: 2}
+    )
     with Cluster() as cluster:
         cluster.create_topic("t", partitions=4)
         with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50, **chooser) as producer:

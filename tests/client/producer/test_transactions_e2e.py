@@ -174,10 +174,14 @@ def test_consume_transform_produce(cluster: Cluster, protocol: str) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
         plain.send_many("t", [b"%d" % n for n in range(100)])
     settings = {
-        "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
-        "auto_offset_reset": "earliest", "isolation_level": "read_committed",
-        "max_poll_records": 10, "group_protocol": protocol,
-    }  # fmt: skip
+        "bootstrap_servers": cluster.bootstrap,
+        "group_id": "g",
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "isolation_level": "read_committed",
+        "max_poll_records": 10,
+        "group_protocol": protocol,
+    }
     with producer(cluster) as p, Consumer(**settings) as consumer:
         consumer.subscribe(["t"])
         done, failed = 0, 0
@@ -209,9 +213,12 @@ def test_a_member_left_behind_cannot_commit_its_transaction(
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
         plain.send("t", b"x").result(PATIENCE_S)
     settings = {
-        "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
-        "auto_offset_reset": "earliest", "group_protocol": protocol,
-    }  # fmt: skip
+        "bootstrap_servers": cluster.bootstrap,
+        "group_id": "g",
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "group_protocol": protocol,
+    }
     with producer(cluster) as p:
         with Consumer(**settings) as consumer:
             consumer.subscribe(["t"])

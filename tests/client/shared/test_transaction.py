@@ -52,9 +52,11 @@ def committed(cluster: Cluster, topic: str) -> list[bytes]:
     at = [TopicPartition(topic, p) for p in range(4)]
     found: list[bytes] = []
     with Consumer(
-        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed",
-        auto_offset_reset="earliest", enable_auto_commit=False,
-    ) as consumer:  # fmt: skip
+        bootstrap_servers=cluster.bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
         consumer.assign(at)
         ends = consumer.end_offsets(at)
         while any(consumer.position(tp) < end for tp, end in ends.items()):
@@ -178,9 +180,11 @@ def test_leaders_that_move_are_followed(topic: str) -> None:
             assert sum(writer.write(identity, moving()).values()) == 4
             driver.end(identity, commit=True)
         with Consumer(
-            bootstrap_servers=two.bootstrap, isolation_level="read_committed",
-            auto_offset_reset="earliest", enable_auto_commit=False,
-        ) as consumer:  # fmt: skip
+            bootstrap_servers=two.bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer:
             consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
             found: list[bytes] = []
             while len(found) < 4:

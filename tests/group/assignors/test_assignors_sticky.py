@@ -36,8 +36,10 @@ def test_three_equal_members_as_the_spec_has_it() -> None:
     view = group(dict.fromkeys(["C0", "C1", "C2"], "t0 t1 t2 t3"), topics)
     first = STICKY.assign(view)
     assert shown(first) == {
-        "C0": "t0p0 t1p1 t3p0", "C1": "t0p1 t2p0 t3p1", "C2": "t1p0 t2p1",
-    }  # fmt: skip
+        "C0": "t0p0 t1p1 t3p0",
+        "C1": "t0p1 t2p0 t3p1",
+        "C2": "t1p0 t2p1",
+    }
     rest = owning(view, first, without=["C1"])
     second = STICKY.assign(rest)
     assert moves(rest, second) == 0

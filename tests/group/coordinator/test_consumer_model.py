@@ -162,9 +162,13 @@ class ClassicClient(Client):
             if self.eager:
                 self.holds.clear()
             token = bench.join(
-                self.member_id, instance=self.instance, protocols=self.protocols(),
-                session_ms=SESSION_MS, rebalance_ms=REBALANCE_MS, client=self.name,
-            )  # fmt: skip
+                self.member_id,
+                instance=self.instance,
+                protocols=self.protocols(),
+                session_ms=SESSION_MS,
+                rebalance_ms=REBALANCE_MS,
+                client=self.name,
+            )
             self.waits = ("join", token)
         elif self.needs == "sync":
             token = bench.sync(

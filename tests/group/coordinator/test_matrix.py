@@ -168,11 +168,17 @@ def test_answer(ask: Callable[[Place], object], state: GroupState | None, expect
 
 
 ROWS = {
-    heartbeat: Asked.HEARTBEAT, Place.sync: Asked.SYNC, Place.join: Asked.JOIN_MEMBER,
-    leave: Asked.LEAVE, commit_simple: Asked.COMMIT_SIMPLE, commit_member: Asked.COMMIT_MEMBER,
-    txn_simple: Asked.TXN_COMMIT_SIMPLE, txn_member: Asked.TXN_COMMIT_MEMBER, delete: Asked.DELETE,
+    heartbeat: Asked.HEARTBEAT,
+    Place.sync: Asked.SYNC,
+    Place.join: Asked.JOIN_MEMBER,
+    leave: Asked.LEAVE,
+    commit_simple: Asked.COMMIT_SIMPLE,
+    commit_member: Asked.COMMIT_MEMBER,
+    txn_simple: Asked.TXN_COMMIT_SIMPLE,
+    txn_member: Asked.TXN_COMMIT_MEMBER,
+    delete: Asked.DELETE,
     offset_delete: Asked.OFFSET_DELETE,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("ask", ROWS, ids=lambda ask: ask.__name__)

@@ -27,10 +27,15 @@ T0 = 1_700_000_000_000
 
 def member(name: str, topics: tuple[str, ...], *parts: int, instance: str | None = None):
     return StoredMember(
-        name, instance, "app", "/10.0.0.1", 60_000, 10_000,
+        name,
+        instance,
+        "app",
+        "/10.0.0.1",
+        60_000,
+        10_000,
         encode_subscription(topics, None, {}, -1, None),
         encode_assignment({"t": parts} if parts else {}),
-    )  # fmt: skip
+    )
 
 
 def kafka(generation: int, at_ms: int, *members: StoredMember) -> StoredGroup:
@@ -141,9 +146,12 @@ def test_consumer_groups_are_told_out_of_their_records() -> None:
     found, exact = log_of(bench), told(bench)
     same_facts(found, exact)
     assert [causes(one) for one in found] == [
-        [("joined", "a")], [("joined", "b")], [("topics", "")], [("subscription", "a")],
+        [("joined", "a")],
+        [("joined", "b")],
+        [("topics", "")],
+        [("subscription", "a")],
         [("gone", "b")],
-    ]  # fmt: skip
+    ]
     assert [one.waited_for for one in found] == [one.waited_for for one in exact]
 
 

@@ -134,10 +134,14 @@ def test_sessions_and_join_phases_that_end(pair: tuple[Bench, str, str]) -> None
 def test_a_changed_subscription_is_told_from_other_changes(pair: tuple[Bench, str, str]) -> None:
     bench, a, b = pair
     request = JoinGroupRequest(
-        group_id=GROUP, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS,
-        member_id=b, protocol_type="consumer", reason="topics changed",
+        group_id=GROUP,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        member_id=b,
+        protocol_type="consumer",
+        reason="topics changed",
         protocols=[JoinGroupRequestProtocol(name=n, metadata=m) for n, m in reads("t", "u")],
-    )  # fmt: skip
+    )
     bench.send(request, 9)
     bench.join(a, protocols=reads("t"))
     assign(bench, {a: {"t": (0, 1)}, b: {"t": (2, 3), "u": (0,)}})

@@ -31,9 +31,12 @@ E = ErrorCode
 def test_the_first_heartbeat_says_everything() -> None:
     """KIP-848, KIP-1082: epoch 0, an id of its own making, nothing owned (`[]`, not null)."""
     d = ConsumerDriver(
-        "t u", client_rack="r1", group_instance_id="i", group_remote_assignor="range",
+        "t u",
+        client_rack="r1",
+        group_instance_id="i",
+        group_remote_assignor="range",
         max_poll_interval_ms=7_000,
-    )  # fmt: skip
+    )
     d.subscribe()
     assert d.effects == [FindCoordinator()]
     d.call("coordinator_found", 7)
@@ -41,15 +44,21 @@ def test_the_first_heartbeat_says_everything() -> None:
         Send(
             1,
             Beat(
-                group_id="g", member_id="id0", member_epoch=0, instance_id="i", rack_id="r1",
-                rebalance_timeout_ms=7_000, subscribed_topic_names=["t", "u"],
+                group_id="g",
+                member_id="id0",
+                member_epoch=0,
+                instance_id="i",
+                rack_id="r1",
+                rebalance_timeout_ms=7_000,
+                subscribed_topic_names=["t", "u"],
                 subscribed_topic_regex="",
-                server_assignor="range", topic_partitions=[],
+                server_assignor="range",
+                topic_partitions=[],
             ),
             7,
             30_000,
         )
-    ]  # fmt: skip
+    ]
     assert (d.member.state, d.member.generation, d.member.may_commit) == (State.JOINING, -1, False)
 
 

@@ -155,8 +155,10 @@ def test_a_new_subscription_is_told_at_once() -> None:
     d.subscribe("u")
     beat = d.sent_beat
     assert (beat.subscribed_topic_names, beat.topic_partitions, beat.member_epoch) == (
-        ["u"], None, 1,
-    )  # fmt: skip
+        ["u"],
+        None,
+        1,
+    )
     d.reply({}, 2)
     assert d.only(Revoke).partitions == {"t": (0, 1)}
 

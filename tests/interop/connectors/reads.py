@@ -59,21 +59,30 @@ simple("between_times", startingTimestamp="1002", endingTimestamp="1005")
 simple("ending_time_past_all", endingTimestamp="999999")
 simple("starting_time_past_all", startingTimestamp="999999", error="timestamp|no offset")
 simple(
-    "starting_time_past_all_latest", startingTimestamp="999999",
+    "starting_time_past_all_latest",
+    startingTimestamp="999999",
     startingOffsetsByTimestampStrategy="latest",
-)  # fmt: skip
+)
 simple("starting_times", startingOffsetsByTimestamp={"0": 1003, "1": 1008})
 simple("ending_times", endingOffsetsByTimestamp={"0": 1003, "1": 1000})
 simple("starting_times_lack_one", startingOffsetsByTimestamp={"0": 1003}, error="partition")
 simple("a_time_wins", startingTimestamp="1006", startingOffsets={"0": 0, "1": 0})
 simple(
-    "one_time_wins_over_times", startingTimestamp="1006",
+    "one_time_wins_over_times",
+    startingTimestamp="1006",
     startingOffsetsByTimestamp={"0": 1000, "1": 1000},
-)  # fmt: skip
-simple("times_win_over_offsets", startingOffsetsByTimestamp={"0": 1008, "1": 1009},
-       startingOffsets="earliest")  # fmt: skip
-simple("a_strategy_that_is_none", startingTimestamp="1", startingOffsetsByTimestampStrategy="best",
-       error="strategy")  # fmt: skip
+)
+simple(
+    "times_win_over_offsets",
+    startingOffsetsByTimestamp={"0": 1008, "1": 1009},
+    startingOffsets="earliest",
+)
+simple(
+    "a_strategy_that_is_none",
+    startingTimestamp="1",
+    startingOffsetsByTimestampStrategy="best",
+    error="strategy",
+)
 simple("assigned", subscribe=None, assign='{"T": [1]}')
 simple("assigned_twice", subscribe=None, assign='{"T": [0, 1]}', startingOffsets={"0": 1, "1": 2})
 simple("assigned_none_there", subscribe=None, assign='{"T": [7]}', error="partition|timeout|7")
@@ -93,9 +102,12 @@ simple("a_misspelt_kafka_option", **{"kafka.fetch.max.byte": "99", "error": "fet
 simple("no_boolean", failOnDataLoss="perhaps", error="boolean|true or false|input string")
 simple("no_number", minPartitions="many", error="number|for input string|many")
 for _name in (
-    "auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit",
+    "auto.offset.reset",
+    "key.deserializer",
+    "value.deserializer",
+    "enable.auto.commit",
     "interceptor.classes",
-):  # fmt: skip
+):
     simple(f"refused {_name}", error=_name, **{f"kafka.{_name}": "true"})
 
 
@@ -173,8 +185,10 @@ def transactions(w: World) -> None:
     topic = w.topic()
     with w.producer(transactional_id=topic) as producer:
         producer.init_transactions()
-        for value, end in (("kept", producer.commit_transaction),
-                           ("dropped", producer.abort_transaction)):  # fmt: skip
+        for value, end in (
+            ("kept", producer.commit_transaction),
+            ("dropped", producer.abort_transaction),
+        ):
             producer.begin_transaction()
             producer.send(topic, value.encode(), None, 0, 1_000)
             producer.flush()
@@ -210,8 +224,12 @@ def a_range_of_markers(w: World) -> None:
 
 @scenario
 def gaps_of_compaction(w: World) -> None:
-    topic = w.topic(cleanup_policy="compact", segment_bytes="16384", segment_ms="1",
-                    min_cleanable_dirty_ratio="0.01")  # fmt: skip
+    topic = w.topic(
+        cleanup_policy="compact",
+        segment_bytes="16384",
+        segment_ms="1",
+        min_cleanable_dirty_ratio="0.01",
+    )
     with w.producer() as producer:
         for n in range(60):
             producer.send(topic, b"x" * 1_000, f"k{n % 7}".encode(), 0, 1_000 + n)
@@ -226,10 +244,15 @@ def gaps_of_compaction(w: World) -> None:
 def a_schema_of_the_users(w: World) -> None:
     topic = w.filled()
     w.both(
-        lambda make: w.spark.read.format(make).options(**w.options(subscribe=topic))
-        .schema("value string").load().collect(),
+        lambda make: (
+            w.spark.read.format(make)
+            .options(**w.options(subscribe=topic))
+            .schema("value string")
+            .load()
+            .collect()
+        ),
         error="schema",
-    )  # fmt: skip
+    )
 
 
 @scenario

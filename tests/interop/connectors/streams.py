@@ -93,8 +93,12 @@ def at_least(w: World) -> None:
 
 @scenario
 def divided(w: World) -> None:
-    w.query(subscribe=w.filled(), startingOffsets="earliest", minPartitions="5",
-            maxRecordsPerPartition="4").run(sizes=True)  # fmt: skip
+    w.query(
+        subscribe=w.filled(),
+        startingOffsets="earliest",
+        minPartitions="5",
+        maxRecordsPerPartition="4",
+    ).run(sizes=True)
 
 
 @scenario
@@ -289,10 +293,15 @@ def aggregated(w: World) -> None:
             found[:] = sorted(tuple(r) for r in part.collect())  # type: ignore[attr-defined]
 
         query = (
-            frame.load().groupBy("partition").count().writeStream.outputMode("complete")
-            .foreachBatch(keep).option("checkpointLocation", str(w.directory / f"total-{make}"))
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            frame.load()
+            .groupBy("partition")
+            .count()
+            .writeStream.outputMode("complete")
+            .foreachBatch(keep)
+            .option("checkpointLocation", str(w.directory / f"total-{make}"))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         return found
 

@@ -24,8 +24,15 @@ THEIRS: Final = "kafka"
 OURS: Final = "kohort"
 MAKES: Final = (THEIRS, OURS)
 COLUMNS: Final = (
-    "topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers",
-)  # fmt: skip
+    "topic",
+    "partition",
+    "offset",
+    "key",
+    "value",
+    "timestamp",
+    "timestampType",
+    "headers",
+)
 FAILS: Final = "fails"
 POLL_MS: Final = "3000"
 """So long the connector waits for records that are not there, before it fails."""
@@ -183,8 +190,9 @@ class Queries:
         query = (
             frame.writeStream.foreachBatch(lambda part, _: batches.append(rows(part)))
             .option("checkpointLocation", str(self._checkpoint / make))
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            .trigger(availableNow=True)
+            .start()
+        )
         try:
             assert query.awaitTermination(int(PATIENCE_S)), "it does not end"
         finally:

@@ -107,9 +107,10 @@ def a_partition_of_another_type(w: World) -> None:
 @scenario
 def a_partition_that_is_not_there(w: World) -> None:
     w.write(
-        w.frame("value string, partition int", ("a", 9)), error="partition|9|metadata",
+        w.frame("value string, partition int", ("a", 9)),
+        error="partition|9|metadata",
         **{"kafka.max.block.ms": "3000"},
-    )  # fmt: skip
+    )
 
 
 @scenario
@@ -163,10 +164,13 @@ def streamed(w: World, mode: str, error: str = "", grouped: bool = False) -> Non
                 counted = frame.groupBy("partition").count()
                 shown = counted.selectExpr("CAST(count AS STRING) AS value", "partition")
             query = (
-                shown.writeStream.format(make).options(**w.sink(topic=target)).outputMode(mode)
+                shown.writeStream.format(make)
+                .options(**w.sink(topic=target))
+                .outputMode(mode)
                 .option("checkpointLocation", str(w.directory / target))
-                .trigger(availableNow=True).start()
-            )  # fmt: skip
+                .trigger(availableNow=True)
+                .start()
+            )
             query.awaitTermination()
             return w.written(target)
 

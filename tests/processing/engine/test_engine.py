@@ -441,9 +441,11 @@ def test_soak(seed: int, order: Order) -> None:
     held = OnFailure.HOLD_KEY if chance.random() < 0.3 and retries != "none" else OnFailure.PASS
     world = World(
         [route(retries=retries, order=order, blocking=blocking, circuit=circuit, on_failure=held)],
-        handler, seed=seed, limits=Limits(records=chance.choice([20, 10_000])),
+        handler,
+        seed=seed,
+        limits=Limits(records=chance.choice([20, 10_000])),
         refuse=lambda topic, size: False if chance.random() < 0.1 else None,
-    )  # fmt: skip
+    )
     inputs = 200
     for n in range(inputs):
         value = b"%d" % n
@@ -456,8 +458,11 @@ def test_soak(seed: int, order: Order) -> None:
     ended = set(world.done()) | {tuple(h.parse(r.headers).origin[:3]) for r in world.failed()}
     assert len(ended) == inputs
     assert (world.engine.outstanding, world.engine.outstanding_bytes) == (0, 0)
-    assert all(world.commits[k][0] == len(log) for k, log in world.logs.items()
-               if k in world.engine.partitions and log)  # fmt: skip
+    assert all(
+        world.commits[k][0] == len(log)
+        for k, log in world.logs.items()
+        if k in world.engine.partitions and log
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,12 @@ def make(mode: str, path: Path, seed: int = 0, inputs: int = 60, **more) -> Exac
     kinds = {"kafka": None, "store": f"sqlite:///{path}/{next(numbers)}.db"}
     url = kinds.get(mode, mode)
     world = ExactWorld(
-        [route(retries="5s 5s 30s", order=order, on_failure=held)], handler, seed=seed, url=url,
+        [route(retries="5s 5s 30s", order=order, on_failure=held)],
+        handler,
+        seed=seed,
+        url=url,
         **more,
-    )  # fmt: skip
+    )
     watch_store(world)
     for n in range(inputs):
         key = None if chance.random() < 0.1 else b"k%d" % chance.randrange(9)
@@ -243,9 +246,14 @@ def a_life(mode: str, seed: int, path: Path) -> None:
     members = chance.choice([1, 1, 2]) if mode != "kafka" else 1
     held = chance.choice([OnFailure.PASS, OnFailure.HOLD_KEY]) if members == 1 else OnFailure.PASS
     world = make(
-        mode, path, seed, order=chance.choice(list(Order)), members=members, on_failure=held,
+        mode,
+        path,
+        seed,
+        order=chance.choice(list(Order)),
+        members=members,
+        on_failure=held,
         limits=Limits(records=chance.choice([15, 10_000])),
-    )  # fmt: skip
+    )
     try:
         live(world, chance)
         check(world)
@@ -272,7 +280,7 @@ def no_epoch(change) -> None:
                 "UPDATE kohort_progress SET next_offset = ?, snapshot = ? WHERE pipeline = ? "
                 "AND topic = ? AND partition = ?",
                 (m.next_offset, m.snapshot, change.pipeline, m.topic, m.partition),
-            )  # fmt: skip
+            )
 
     change.setattr(Progress, "_move_all", moved)
 
@@ -280,9 +288,10 @@ def no_epoch(change) -> None:
 def no_ledger(change) -> None:
     """Store: every copy that lies in a retry topic is run."""
     change.setattr(
-        StoreTransactor, "_judge",
+        StoreTransactor,
+        "_judge",
         lambda self, items: Judged(items, frozenset(range(len(items))), frozenset()),
-    )  # fmt: skip
+    )
     change.setattr(Store, "_close_claims", _careless_claims)
 
 
@@ -357,10 +366,14 @@ _CLOSE = Store._close_claims
 PLANTED = {
     "store": [no_epoch, no_ledger, no_overtaken, no_revived, aborted_is_through, told_too_much],
     "kafka": [
-        lost_answer_is_a_failure, lost_answer_is_through, any_member, records_apart,
-        aborted_is_through, told_too_much,
+        lost_answer_is_a_failure,
+        lost_answer_is_through,
+        any_member,
+        records_apart,
+        aborted_is_through,
+        told_too_much,
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("mode", "plant"), [(m, p) for m in MODES for p in PLANTED[m]])

@@ -46,9 +46,13 @@ def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
     """
     promise = f"sqlite:///{tmp_path}/results.db" if mode == "store" else mode
     app = App(
-        "g", bootstrap_servers=strict.bootstrap, retries="100ms", clock_skew=0,
-        exactly_once=promise, commit_interval="20ms",
-    )  # fmt: skip
+        "g",
+        bootstrap_servers=strict.bootstrap,
+        retries="100ms",
+        clock_skew=0,
+        exactly_once=promise,
+        commit_interval="20ms",
+    )
 
     @app.handler("in")
     def answer(record):

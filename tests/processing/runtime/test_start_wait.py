@@ -120,9 +120,12 @@ class Shut:
 
 def waiting_app(cluster, topic: str, url: str) -> App:
     return App(
-        f"group-{topic}", bootstrap_servers=cluster.bootstrap, retries="none", exactly_once=url,
+        f"group-{topic}",
+        bootstrap_servers=cluster.bootstrap,
+        retries="none",
+        exactly_once=url,
         client={"heartbeat_interval_ms": 50},
-    )  # fmt: skip
+    )
 
 
 def test_a_store_that_is_locked_is_told(cluster, topic, produce, tmp_path, monkeypatch) -> None:
@@ -252,9 +255,14 @@ def test_the_end_of_patience_names_the_topic() -> None:
             raise error
 
         until_there(
-            work, time.stopped, 30_000, lambda trouble: None, time.clock, time.sleep,
+            work,
+            time.stopped,
+            30_000,
+            lambda trouble: None,
+            time.clock,
+            time.sleep,
             awaited=TOPICS,
-        )  # fmt: skip
+        )
 
     with pytest.raises(BrokerError, match=r"'orders' does not exist \(topic_wait: 30s\)") as raised:
         wait(missing)

@@ -73,8 +73,10 @@ def test_an_app_gets_past_damaged_batches(
     assert [letter.value for letter in letters] == bad
     headers = [h.parse(letter.headers) for letter in letters]
     assert [(x.origin.partition, x.origin.offset, x.origin_next_offset) for x in headers] == [
-        (0, 5, 10), (0, 10, 15), (0, 25, 30),
-    ]  # fmt: skip
+        (0, 5, 10),
+        (0, 10, 15),
+        (0, 25, 30),
+    ]
     assert {(x.reason, x.disposition) for x in headers} == {("unreadable_batch", "unreadable")}
     assert program.counts()["unreadable"] == 3
     if promise == "sqlite":

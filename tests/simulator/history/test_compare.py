@@ -48,8 +48,12 @@ def test_zookeeper_leave_counted_by_hand() -> None:
     deletes its 2 claims and makes 4: 2 + 1 + 2·3 + 2·2 + 2·4 = 21 messages.
     """
     assert counted(one("zookeeper", Kind.LEAVE).events[1]) == {
-        "close": 2, "notification": 1, "read": 6, "delete": 4, "create": 8,
-    }  # fmt: skip
+        "close": 2,
+        "notification": 1,
+        "read": 6,
+        "delete": 4,
+        "create": 8,
+    }
 
 
 def test_server_join_counted_by_hand() -> None:
@@ -57,9 +61,15 @@ def test_server_join_counted_by_hand() -> None:
     say so (2·2), one write to ZooKeeper (2), and three are started and say so (2·3): 16.
     """
     assert counted(one("server", Kind.JOIN).events[1]) == {
-        "FindCoordinator": 2, "Register": 1, "Registered": 1, "StopFetch": 2, "Stopped": 2,
-        "zookeeper": 2, "StartFetch": 3, "Started": 3,
-    }  # fmt: skip
+        "FindCoordinator": 2,
+        "Register": 1,
+        "Registered": 1,
+        "StopFetch": 2,
+        "Stopped": 2,
+        "zookeeper": 2,
+        "StartFetch": 3,
+        "Started": 3,
+    }
 
 
 @pytest.mark.parametrize("design", CLASSIC)
@@ -68,8 +78,10 @@ def test_classic_start_counted_by_hand(design: str) -> None:
     it was given (4), and syncs (2): 8 a member; the delay of the first rebalance holds all.
     """
     assert counted(one(design, Kind.JOIN).events[0]) == {
-        "FindCoordinator": 4, "JoinGroup": 8, "SyncGroup": 4,
-    }  # fmt: skip
+        "FindCoordinator": 4,
+        "JoinGroup": 8,
+        "SyncGroup": 4,
+    }
 
 
 def test_classic_join_counted_by_hand() -> None:
@@ -77,15 +89,20 @@ def test_classic_join_counted_by_hand() -> None:
     heartbeat itself is a keep-alive), joins and syncs: 2·(1 + 2 + 2). Together 18.
     """
     assert counted(one("classic", Kind.JOIN).events[1]) == {
-        "FindCoordinator": 2, "Heartbeat": 2, "JoinGroup": 8, "SyncGroup": 6,
-    }  # fmt: skip
+        "FindCoordinator": 2,
+        "Heartbeat": 2,
+        "JoinGroup": 8,
+        "SyncGroup": 6,
+    }
 
 
 def test_classic_growth_counted_by_hand() -> None:
     """The leader sees the topic grow and rejoins (2 + 2); the other hears of it (1 + 2 + 2)."""
     assert counted(one("classic", Kind.GROW).events[1]) == {
-        "Heartbeat": 1, "JoinGroup": 4, "SyncGroup": 4,
-    }  # fmt: skip
+        "Heartbeat": 1,
+        "JoinGroup": 4,
+        "SyncGroup": 4,
+    }
 
 
 def test_cooperative_leave_counted_by_hand() -> None:
@@ -93,8 +110,11 @@ def test_cooperative_leave_counted_by_hand() -> None:
     it has moves, so no second rebalance follows.
     """
     assert counted(one("cooperative", Kind.LEAVE).events[1]) == {
-        "LeaveGroup": 2, "Heartbeat": 1, "JoinGroup": 2, "SyncGroup": 2,
-    }  # fmt: skip
+        "LeaveGroup": 2,
+        "Heartbeat": 1,
+        "JoinGroup": 2,
+        "SyncGroup": 2,
+    }
 
 
 @pytest.mark.parametrize("size", [TINY, Size(3, 4, topics=1)], ids=str)
@@ -104,8 +124,9 @@ def test_kip848_join_counted_by_hand(size: Size) -> None:
     newcomer is then told that it has it (1), and says so (2). Together 10, however many they are.
     """
     assert counted(one("kip848", Kind.JOIN, size).events[1]) == {
-        "FindCoordinator": 2, "ConsumerGroupHeartbeat": 8,
-    }  # fmt: skip
+        "FindCoordinator": 2,
+        "ConsumerGroupHeartbeat": 8,
+    }
 
 
 def test_kip848_leave_and_growth_counted_by_hand() -> None:

@@ -32,10 +32,14 @@ class Job:
         from pyspark.sql import functions as F
 
         p = Pipeline(
-            f"p-{self.orders}", store=f"sqlite:///{self.directory / 'db.sqlite'}",
-            retries="300ms 300ms 2s", clock_skew="0ms", bootstrap_servers=self.servers,
-            checkpoint=self.directory / "checkpoint", trigger="50ms",
-        )  # fmt: skip
+            f"p-{self.orders}",
+            store=f"sqlite:///{self.directory / 'db.sqlite'}",
+            retries="300ms 300ms 2s",
+            clock_skew="0ms",
+            bootstrap_servers=self.servers,
+            checkpoint=self.directory / "checkpoint",
+            trigger="50ms",
+        )
 
         @p.setup
         def tables(store: Any) -> None:
@@ -92,9 +96,10 @@ class Job:
         """The values of all committed records."""
         found: list[Any] = []
         with Consumer(
-            bootstrap_servers=self.servers, auto_offset_reset="earliest",
+            bootstrap_servers=self.servers,
+            auto_offset_reset="earliest",
             isolation_level="read_committed",
-        ) as consumer:  # fmt: skip
+        ) as consumer:
             from kohort import TopicPartition
 
             parts = [TopicPartition(topic, p) for p in range(2)]

@@ -60,12 +60,18 @@ def test_retries_dead_letters_topics_and_sums_of_one_pipeline(
 
 
 STEPS = (
-    "after staging", "after the database's commit", "before EndTxn", "before Spark's commit log",
-)  # fmt: skip
+    "after staging",
+    "after the database's commit",
+    "before EndTxn",
+    "before Spark's commit log",
+)
 OTHERS = (
-    "fence read", "before staging", "fence in the Kafka transaction",
-    "after the merge, before the database's commit", "after EndTxn",
-)  # fmt: skip
+    "fence read",
+    "before staging",
+    "fence in the Kafka transaction",
+    "after the merge, before the database's commit",
+    "after EndTxn",
+)
 
 
 @pytest.mark.parametrize("steps", [STEPS, pytest.param(OTHERS, marks=pytest.mark.extended)])

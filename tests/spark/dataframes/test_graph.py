@@ -74,8 +74,10 @@ def test_a_join_of_two_streams_reads_both_intermediate_topics() -> None:
     made = graph("a", "b")
     add(made, "pairs(a, b)", table("t"))
     assert shape(made, "pairs") == [
-        ("a", ["a"], [], ["a"]), ("b", ["b"], [], ["b"]), ("pairs", ["a", "b"], ["pairs"], [])
-    ]  # fmt: skip
+        ("a", ["a"], [], ["a"]),
+        ("b", ["b"], [], ["b"]),
+        ("pairs", ["a", "b"], ["pairs"], []),
+    ]
 
 
 def test_a_source_that_nothing_reads_is_no_stage() -> None:

@@ -38,20 +38,32 @@ CAST = (
     ("text", "failure"),
     [
         (UDF, RowFailure(True, "ZeroDivisionError", "division by zero")),
-        (UDF.replace("ZeroDivisionError: division by zero", "TimeoutError: 3 s"),
-         RowFailure(False, "TimeoutError", "3 s")),
-        (UDF.replace("ZeroDivisionError: division by zero", "requests.exceptions.HTTPError: 503"),
-         RowFailure(False, "HTTPError", "503")),
-        (UDF.replace("ZeroDivisionError: division by zero",
-                     "kohort.retry.classify.Temporary: geocoder_down"),
-         RowFailure(False, "geocoder_down", "geocoder_down")),
-        ("SparkException: Python worker exited unexpectedly (crashed)",
-         RowFailure(True, WORKER_KILLED, "the Python worker died, at every try")),
+        (
+            UDF.replace("ZeroDivisionError: division by zero", "TimeoutError: 3 s"),
+            RowFailure(False, "TimeoutError", "3 s"),
+        ),
+        (
+            UDF.replace(
+                "ZeroDivisionError: division by zero", "requests.exceptions.HTTPError: 503"
+            ),
+            RowFailure(False, "HTTPError", "503"),
+        ),
+        (
+            UDF.replace(
+                "ZeroDivisionError: division by zero",
+                "kohort.retry.classify.Temporary: geocoder_down",
+            ),
+            RowFailure(False, "geocoder_down", "geocoder_down"),
+        ),
+        (
+            "SparkException: Python worker exited unexpectedly (crashed)",
+            RowFailure(True, WORKER_KILLED, "the Python worker died, at every try"),
+        ),
         (UDF.replace("ZeroDivisionError", "kohort.errors.ConnectionFailedError"), None),
         ("ExecutorLostFailure (executor 1 exited)", None),
         ("something else", None),
     ],
-)  # fmt: skip
+)
 def test_a_records_failure_is_told_from_other_trouble(
     text: str, failure: RowFailure | None
 ) -> None:

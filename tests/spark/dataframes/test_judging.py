@@ -106,8 +106,9 @@ def test_the_books_name_what_is_owed_and_close_what_was() -> None:
         {("in", 0): 4, ("in", 1): 3, (RETRY, 0): 6, (RETRY, 1): 0},
     )
     found = changes("p", span, 77, SPEC, judgement, [again(9, at=5)])
-    assert [(c.fence.topic, c.fence.partition, c.fence.expected, c.fence.next_offset)
-            for c in found] == [("in", 0, 0, 4), ("in", 1, 2, 3), (RETRY, 0, 5, 6)]  # fmt: skip
+    assert [
+        (c.fence.topic, c.fence.partition, c.fence.expected, c.fence.next_offset) for c in found
+    ] == [("in", 0, 0, 4), ("in", 1, 2, 3), (RETRY, 0, 5, 6)]
     scheduled, failed = found[0].rows[0], found[1].rows[0]
     assert (scheduled.status, scheduled.number) == (Status.SCHEDULED, 1)
     assert scheduled.place == Place(RETRY, 0, IN_BATCH)

@@ -27,9 +27,13 @@ def made(cluster: Cluster, topic: Callable[..., str], tmp_path: Path) -> tuple[P
 
     name = topic(name="rows")
     p = Pipeline(
-        f"p-{name}", store=f"sqlite:///{tmp_path / 'db.sqlite'}", retries="none",
-        bootstrap_servers=cluster.bootstrap, checkpoint=tmp_path / "checkpoint", trigger="50ms",
-    )  # fmt: skip
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
 
     @p.setup
     def tables(store: Any) -> None:
@@ -79,9 +83,7 @@ def test_an_exception_a_cast_and_a_constraint_fail_their_rows(
     produce(name, *((i % 2, None, v.encode()) for i, v in enumerate(values)))
     p.run("available_now", spark=spark, max_restarts=0)
     assert loaded(p) == [1, 2, 4, 6, 8]
-    assert reasons(p) == {
-        "CAST_INVALID_INPUT": 1, "ZeroDivisionError": 1, "constraint_violated": 1
-    }  # fmt: skip
+    assert reasons(p) == {"CAST_INVALID_INPUT": 1, "ZeroDivisionError": 1, "constraint_violated": 1}
 
 
 @pytest.mark.extended

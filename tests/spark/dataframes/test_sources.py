@@ -39,9 +39,12 @@ def dead_letters(
 
 
 def test_formats_of_one_stage_are_decoded_where_they_are_fetched(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str],
-    produce: Callable[..., None], tmp_path: Path,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    tmp_path: Path,
+) -> None:
     """Avro by a registry, change events with tombstones and JSON with rescued fields, side by
     side; what does not decode is a dead letter with its bytes and its reason.
     """
@@ -53,17 +56,21 @@ def test_formats_of_one_stage_are_decoded_where_they_are_fetched(
     with running() as registry:
         client = SchemaRegistry(registry.url)
         produce(
-            avro, (0, None, AvroSerde(client, V1).serialize(avro, {"id": 1})),
+            avro,
+            (0, None, AvroSerde(client, V1).serialize(avro, {"id": 1})),
             (0, None, AvroSerde(client, V2).serialize(avro, {"id": 2, "city": "A"})),
             (0, b"k", b"bad"),
-        )  # fmt: skip
+        )
         after = {"before": None, "after": {"id": 3, "city": "B"}, "op": "c"}
         produce(changed, (0, None, json.dumps(after).encode()), (0, None, None))
         produce(plain, (0, None, b'{"id": 4, "m": {"x": 1}, "more": 5}'), (0, None, None))
         p = Pipeline(
-            f"p-{avro}", store=f"sqlite:///{tmp_path / 'db.sqlite'}", retries="none",
-            bootstrap_servers=cluster.bootstrap, checkpoint=tmp_path / "checkpoint",
-        )  # fmt: skip
+            f"p-{avro}",
+            store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+            retries="none",
+            bootstrap_servers=cluster.bootstrap,
+            checkpoint=tmp_path / "checkpoint",
+        )
 
         @p.setup
         def tables(store: Any) -> None:
@@ -87,15 +94,20 @@ def test_formats_of_one_stage_are_decoded_where_they_are_fetched(
     store = p.open_store()
     try:
         assert store.query("SELECT * FROM cities ORDER BY id") == [
-            (1, None, None), (2, "A", None), (3, "B", "c"), (4, "1", '{"more": 5}')
-        ]  # fmt: skip
+            (1, None, None),
+            (2, "A", None),
+            (3, "B", "c"),
+            (4, "1", '{"more": 5}'),
+        ]
     finally:
         store.close()
     books = reconcile(p)
     assert books.exact, books.to_json()
     assert [books.of(t).failed for t in (avro, changed, plain)] == [
-        {"undecodable": 1}, {}, {"undecodable": 1}
-    ]  # fmt: skip
+        {"undecodable": 1},
+        {},
+        {"undecodable": 1},
+    ]
     ((value, headers),) = dead_letters(spark, cluster, p.topics[avro].dead_letter)
     assert value == b"bad"
     assert any(b"a schema registry's format" in text for text in headers.values())

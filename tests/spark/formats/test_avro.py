@@ -22,7 +22,10 @@ fastavro = pytest.importorskip("fastavro")
 pytest.importorskip("kohort.spark.formats._avro")
 
 EVERYTHING = {
-    "type": "record", "name": "Everything", "namespace": "a.b", "fields": [
+    "type": "record",
+    "name": "Everything",
+    "namespace": "a.b",
+    "fields": [
         {"name": "id", "type": "long"},
         {"name": "text", "type": "string"},
         {"name": "real", "type": "double"},
@@ -39,16 +42,37 @@ EVERYTHING = {
         {"name": "counts", "type": {"type": "map", "values": "long"}},
         {"name": "either", "type": ["null", "int", "string"]},
         {"name": "wide", "type": ["int", "long"]},
-        {"name": "money",
-         "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
-        {"name": "deep", "type": ["null", {
-            "type": "record", "name": "Deep", "fields": [
-                {"name": "x", "type": "int"}, {"name": "again", "type": "Colour"},
-                {"name": "items", "type": {"type": "array", "items": {
-                    "type": "record", "name": "Item", "fields": [{"name": "n", "type": "string"}]
-                }}},
-            ]}]},
-    ]}  # fmt: skip
+        {
+            "name": "money",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        },
+        {
+            "name": "deep",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Deep",
+                    "fields": [
+                        {"name": "x", "type": "int"},
+                        {"name": "again", "type": "Colour"},
+                        {
+                            "name": "items",
+                            "type": {
+                                "type": "array",
+                                "items": {
+                                    "type": "record",
+                                    "name": "Item",
+                                    "fields": [{"name": "n", "type": "string"}],
+                                },
+                            },
+                        },
+                    ],
+                },
+            ],
+        },
+    ],
+}
 DDL = (
     "STRUCT<`id`: BIGINT, `text`: STRING, `real`: DOUBLE, `single`: FLOAT, `ok`: BOOLEAN, "
     "`maybe`: STRING, `at`: TIMESTAMP, `micros`: TIMESTAMP, `day`: DATE, `colour`: STRING, "
@@ -59,22 +83,35 @@ DDL = (
 TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)).map(  # noqa: DTZ001
     lambda at: at.replace(tzinfo=UTC, microsecond=at.microsecond // 1000 * 1000)
 )
-VALUES = st.fixed_dictionaries({
-    "id": st.integers(-(2**63), 2**63 - 1), "text": st.text(max_size=5),
-    "real": st.floats(width=64),
-    "single": st.floats(width=32), "ok": st.booleans(), "maybe": st.none() | st.text(max_size=5),
-    "at": TIMES, "micros": TIMES, "day": st.dates(date(1900, 1, 1), date(2200, 1, 1)),
-    "colour": st.sampled_from(["RED", "BLUE"]), "code": st.binary(min_size=3, max_size=3),
-    "raw": st.binary(max_size=5),
-    "numbers": st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=3),
-    "counts": st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
-    "either": st.none() | st.integers(0, 9) | st.text(max_size=3), "wide": st.integers(0, 2**40),
-    "money": st.integers(-(10**9), 10**9).map(lambda cents: Decimal(cents) / 100),
-    "deep": st.none() | st.fixed_dictionaries({
-        "x": st.integers(0, 9), "again": st.sampled_from(["RED", "BLUE"]),
-        "items": st.lists(st.fixed_dictionaries({"n": st.text(max_size=3)}), max_size=2),
-    }),
-})  # fmt: skip
+VALUES = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**63), 2**63 - 1),
+        "text": st.text(max_size=5),
+        "real": st.floats(width=64),
+        "single": st.floats(width=32),
+        "ok": st.booleans(),
+        "maybe": st.none() | st.text(max_size=5),
+        "at": TIMES,
+        "micros": TIMES,
+        "day": st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+        "colour": st.sampled_from(["RED", "BLUE"]),
+        "code": st.binary(min_size=3, max_size=3),
+        "raw": st.binary(max_size=5),
+        "numbers": st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=3),
+        "counts": st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
+        "either": st.none() | st.integers(0, 9) | st.text(max_size=3),
+        "wide": st.integers(0, 2**40),
+        "money": st.integers(-(10**9), 10**9).map(lambda cents: Decimal(cents) / 100),
+        "deep": st.none()
+        | st.fixed_dictionaries(
+            {
+                "x": st.integers(0, 9),
+                "again": st.sampled_from(["RED", "BLUE"]),
+                "items": st.lists(st.fixed_dictionaries({"n": st.text(max_size=3)}), max_size=2),
+            }
+        ),
+    }
+)
 
 
 def written(schema: Any, value: Any) -> bytes:
@@ -91,17 +128,23 @@ def decoder(schema: Any, **format_: Any) -> Any:
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
     return {
-        "type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields],
-    }  # fmt: skip
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": n, "type": t} for n, t in fields],
+    }
 
 
 def as_arrow(value: dict[str, Any]) -> dict[str, Any]:
     """What `to_pylist` shows of a value."""
     either = value["either"]
-    members = either if either is None else {
-        "member0": either if isinstance(either, int) else None,
-        "member1": either if isinstance(either, str) else None,
-    }  # fmt: skip
+    members = (
+        either
+        if either is None
+        else {
+            "member0": either if isinstance(either, int) else None,
+            "member1": either if isinstance(either, str) else None,
+        }
+    )
     return {**value, "counts": list(value["counts"].items()), "either": members}
 
 
@@ -117,9 +160,10 @@ def test_values_are_what_fastavro_wrote(values: list[Any]) -> None:
     decoded = reading.decode(pa.array(data, pa.binary()))
     decoded.values.validate(full=True)
     assert repr(decoded.values.to_pylist()) == repr(
-        pa.array([as_arrow(v) if isinstance(v, dict) else None for v in values], reading.type)
-        .to_pylist()
-    )  # fmt: skip
+        pa.array(
+            [as_arrow(v) if isinstance(v, dict) else None for v in values], reading.type
+        ).to_pylist()
+    )
     errors = [None] * len(values) if decoded.errors is None else decoded.errors.to_pylist()
     assert [e is not None for e in errors] == [isinstance(v, bytes) for v in values]
 
@@ -183,22 +227,34 @@ def test_each_value_is_read_by_the_schema_that_it_was_written_with() -> None:
         sent = pickle.loads(pickle.dumps(reading))
         registry.asked.clear()
         data = [
-            framed(two, V2, {"id": 1, "new": 0.5}), framed(one, V1, {"id": 2, "old": "x"}), None,
-            framed(two, V2, {"id": 3, "new": None}), b"\1\0\0\0\1", b"\0\0\0\0\x63..", b"\0",
-        ]  # fmt: skip
+            framed(two, V2, {"id": 1, "new": 0.5}),
+            framed(one, V1, {"id": 2, "old": "x"}),
+            None,
+            framed(two, V2, {"id": 3, "new": None}),
+            b"\1\0\0\0\1",
+            b"\0\0\0\0\x63..",
+            b"\0",
+        ]
         decoded = sent.decode(pa.array(data, pa.binary()))
         assert decoded.values.to_pylist() == [
-            {"new": 0.5, "id": 1}, {"new": None, "id": 2}, None, {"new": None, "id": 3},
-            None, None, None,
-        ]  # fmt: skip
+            {"new": 0.5, "id": 1},
+            {"new": None, "id": 2},
+            None,
+            {"new": None, "id": 3},
+            None,
+            None,
+            None,
+        ]
         errors = decoded.errors.to_pylist()
         assert errors[:4] == [None] * 4
         assert "does not begin as a schema registry's" in errors[4]
         assert "Schema not found" in errors[5]
         sent.decode(pa.array(data[:4], pa.binary()))
         assert registry.asked == [
-            f"GET /schemas/ids/{two}", f"GET /schemas/ids/{one}", "GET /schemas/ids/99"
-        ]  # fmt: skip
+            f"GET /schemas/ids/{two}",
+            f"GET /schemas/ids/{one}",
+            "GET /schemas/ids/99",
+        ]
 
 
 def test_policies_of_evolution() -> None:
@@ -216,8 +272,9 @@ def test_policies_of_evolution() -> None:
         wide = decoder(None, evolution="widen", **at).decode(data)
         assert wide.errors is None
         assert wide.values.to_pylist() == [
-            {"new": None, "id": 2, "old": "x"}, {"new": 1.0, "id": 2**40, "old": None}
-        ]  # fmt: skip
+            {"new": None, "id": 2, "old": "x"},
+            {"new": 1.0, "id": 2**40, "old": None},
+        ]
         registered(registry, record(("id", "string")))
         with pytest.raises(ConfigError, match="column id is string in one version"):
             decoder(None, evolution="widen", **at)
@@ -262,11 +319,13 @@ def test_a_registry_that_does_not_answer_is_raised() -> None:
         ('{"type": "array", "items": "int"}', "must be a record"),
         ('{"type": "record"}', "no Avro schema"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Gone"}]}', "Gone"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
-         "refers to itself"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
+            "refers to itself",
+        ),
         ("id BIGINT", "needs schemaRegistry"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_schema_is_refused(schema: str, message: str) -> None:
     from kohort.spark.formats import Format, decoder_of
 
@@ -275,17 +334,31 @@ def test_what_is_no_schema_is_refused(schema: str, message: str) -> None:
 
 
 DEFAULTS: dict[str, Any] = {
-    "text": ("string", "é"), "number": ("long", -70_000), "real": ("double", 1.5),
-    "single": ("float", 2), "ok": ("boolean", True), "raw": ("bytes", "\u00ff\u0000"),
-    "code": ({"type": "fixed", "name": "Code", "size": 2}, "ab"), "maybe": (["null", "int"], None),
-    "either": (["int", "null"], 7), "day": ({"type": "int", "logicalType": "date"}, 1),
+    "text": ("string", "é"),
+    "number": ("long", -70_000),
+    "real": ("double", 1.5),
+    "single": ("float", 2),
+    "ok": ("boolean", True),
+    "raw": ("bytes", "\u00ff\u0000"),
+    "code": ({"type": "fixed", "name": "Code", "size": 2}, "ab"),
+    "maybe": (["null", "int"], None),
+    "either": (["int", "null"], 7),
+    "day": ({"type": "int", "logicalType": "date"}, 1),
     "colour": ({"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}, "BLUE"),
     "numbers": ({"type": "array", "items": "int"}, [1, 2]),
     "counts": ({"type": "map", "values": "long"}, {"a": 1}),
-    "deep": ({"type": "record", "name": "Deep", "fields": [
-        {"name": "x", "type": "int"}, {"name": "y", "type": "string", "default": "why"}
-    ]}, {"x": 5}),
-}  # fmt: skip
+    "deep": (
+        {
+            "type": "record",
+            "name": "Deep",
+            "fields": [
+                {"name": "x", "type": "int"},
+                {"name": "y", "type": "string", "default": "why"},
+            ],
+        },
+        {"x": 5},
+    ),
+}
 
 
 def test_what_the_writer_lacks_has_the_readers_default() -> None:
@@ -303,10 +376,14 @@ def test_what_the_writer_lacks_has_the_readers_default() -> None:
         decoded = reading.decode(pa.array([framed(one, old, {"id": 1})] * 2, pa.binary()))
         assert decoded.errors is None
         expected = {
-            **{name: default for name, (_, default) in DEFAULTS.items()}, "id": 1,
-            "raw": b"\xff\0", "code": b"ab", "day": date(1970, 1, 2), "counts": [("a", 1)],
+            **{name: default for name, (_, default) in DEFAULTS.items()},
+            "id": 1,
+            "raw": b"\xff\0",
+            "code": b"ab",
+            "day": date(1970, 1, 2),
+            "counts": [("a", 1)],
             "deep": {"x": 5, "y": "why"},
-        }  # fmt: skip
+        }
         assert decoded.values.to_pylist() == [expected] * 2
         plain = decoder_of(Format("value", "avro", "id BIGINT, text STRING", registry=registry.url))
         rows = plain.decode(pa.array([framed(one, old, {"id": 1})], pa.binary())).values
@@ -318,10 +395,13 @@ def test_a_column_is_found_by_its_alias() -> None:
     inner = {**record(("a", "int")), "name": "Item"}
     old = record(("old", "string"), ("items", {"type": "array", "items": ["null", inner]}))
     renamed = {**inner, "fields": [{"name": "b", "type": "int", "aliases": ["a"]}]}
-    reader = {**old, "fields": [
-        {"name": "new", "type": "string", "aliases": ["older", "old"], "default": "none"},
-        {"name": "items", "type": {"type": "array", "items": ["null", renamed]}},
-    ]}  # fmt: skip
+    reader = {
+        **old,
+        "fields": [
+            {"name": "new", "type": "string", "aliases": ["older", "old"], "default": "none"},
+            {"name": "items", "type": {"type": "array", "items": ["null", renamed]}},
+        ],
+    }
     with running() as registry:
         one, two = registered(registry, old, reader)
         reading = decoder(None, registry=registry.url, subject="t-value")
@@ -332,14 +412,20 @@ def test_a_column_is_found_by_its_alias() -> None:
         decoded = reading.decode(pa.array(data, pa.binary()))
         assert decoded.errors is None
         assert decoded.values.to_pylist() == [
-            {"new": "x", "items": [{"b": 1}, None]}, {"new": "y", "items": [{"b": 2}]}
-        ]  # fmt: skip
+            {"new": "x", "items": [{"b": 1}, None]},
+            {"new": "y", "items": [{"b": 2}]},
+        ]
 
 
 def test_a_default_that_does_not_fit_is_the_records_error() -> None:
-    reader = {"type": "record", "name": "R", "fields": [
-        {"name": "id", "type": "long"}, {"name": "n", "type": "int", "default": "seven"}
-    ]}  # fmt: skip
+    reader = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "n", "type": "int", "default": "seven"},
+        ],
+    }
     old, new = record(("id", "long")), record(("id", "long"), ("n", "int"))
     with running() as registry:
         one, two = registered(registry, old, reader)

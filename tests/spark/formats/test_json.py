@@ -73,8 +73,10 @@ def test_values_become_typed_columns(schema: str) -> None:
     assert decoded.rescued is None
     assert (rows[0]["id"], rows[0]["price"], str(rows[0]["day"])) == (1, 1.0, "2026-01-02")
     assert [str(row["at"]) for row in rows[1:4]] == [
-        "2026-01-02 03:04:05+00:00", "2026-01-02 01:04:05+00:00", "2026-01-02 03:04:05.500000+00:00"
-    ]  # fmt: skip
+        "2026-01-02 03:04:05+00:00",
+        "2026-01-02 01:04:05+00:00",
+        "2026-01-02 03:04:05.500000+00:00",
+    ]
     assert (rows[1]["data"], str(rows[1]["total"]), rows[1]["small"]) == (b"hi", "12.50", -3)
     assert rows[2]["deep"] == {"x": 1, "tags": ["a", None]}
     assert rows[4] == dict.fromkeys(rows[4])
@@ -134,16 +136,23 @@ def test_unknown_fields_are_the_records_error_when_asked_for() -> None:
     decoded = decoder("fail").decode(values)
     assert [r and r["id"] for r in decoded.values.to_pylist()] == [1, None, None]
     assert decoded.errors.to_pylist() == [
-        None, "field new is not in the schema", "field deep.new is not in the schema"
-    ]  # fmt: skip
+        None,
+        "field new is not in the schema",
+        "field deep.new is not in the schema",
+    ]
 
 
 def test_unknown_fields_are_rescued_as_json() -> None:
     """`schemaEvolution=rescue`: what the schema lacks, at its place."""
     values = column(
-        [b'{"id": 1}', None, b"bad", b'{"id": 2, "new": {"a": "\xc3\xa9"}}',
-         b'{"deep": {"x": 1, "y": [2]}}']
-    )  # fmt: skip
+        [
+            b'{"id": 1}',
+            None,
+            b"bad",
+            b'{"id": 2, "new": {"a": "\xc3\xa9"}}',
+            b'{"deep": {"x": 1, "y": [2]}}',
+        ]
+    )
     decoded = decoder("rescue").decode(values)
     assert [r and r["id"] for r in decoded.values.to_pylist()] == [1, None, None, 2, None]
     rescued = [text and json.loads(text) for text in decoded.rescued.to_pylist()]
@@ -163,8 +172,9 @@ def test_objects_become_maps() -> None:
         column([b'{"more": {"a": {"n": "x"}}}', b'{"more": 1}'])
     )
     assert bad.errors.to_pylist() == [
-        "field more.a.n is not a whole number", "field more is not a JSON object"
-    ]  # fmt: skip
+        "field more.a.n is not a whole number",
+        "field more is not a JSON object",
+    ]
 
 
 def test_a_map_of_other_keys_is_refused_before_anything_is_read() -> None:

@@ -14,18 +14,22 @@ from tests.serdes.fake_registry import running
 pa = pytest.importorskip("pyarrow")
 
 ORDER = {
-    "$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
     "$defs": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}},
     "properties": {
-        "id": {"type": "integer"}, "price": {"type": ["number", "null"]},
+        "id": {"type": "integer"},
+        "price": {"type": ["number", "null"]},
         "day": {"type": "string", "format": "date"},
         "at": {"oneOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]},
         "raw": {"type": "string", "contentEncoding": "base64"},
-        "to": {"$ref": "#/$defs/place"}, "tags": {"type": "array", "items": {"type": "string"}},
+        "to": {"$ref": "#/$defs/place"},
+        "tags": {"type": "array", "items": {"type": "string"}},
         "either": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
-        "free": {"type": "object"}, "ok": {"type": "boolean"},
+        "free": {"type": "object"},
+        "ok": {"type": "boolean"},
     },
-}  # fmt: skip
+}
 
 
 def test_a_json_schema_gives_the_columns() -> None:
@@ -65,9 +69,16 @@ def test_json_in_a_registrys_format() -> None:
         decoder = decoder_of(Format("value", "json", None, subject="t-value", **at))
         head = struct.pack(">bI", 0, 1)
         column = pa.array(
-            [head + b'{"id": 1, "free": {"x": 1}}', None, b'{"id": 2}', b"\0", head + b"bad",
-             head + b'{"id": 3}'], pa.binary(),
-        )  # fmt: skip
+            [
+                head + b'{"id": 1, "free": {"x": 1}}',
+                None,
+                b'{"id": 2}',
+                b"\0",
+                head + b"bad",
+                head + b'{"id": 3}',
+            ],
+            pa.binary(),
+        )
         for found in (decoder.decode(column), decoder.decode(column.slice(0, 6))):
             assert [r and r["id"] for r in found.values.to_pylist()] == [
                 1,
@@ -92,9 +103,13 @@ def test_change_events_with_and_without_their_schema() -> None:
 
     decoder = decoder_of(Format("value", "debezium", "id BIGINT, name STRING"))
     change = {
-        "before": None, "after": {"id": 1, "name": "a"}, "op": "c", "ts_ms": 5,
-        "source": {"db": "shop", "table": "users", "lsn": 9}, "transaction": None,
-    }  # fmt: skip
+        "before": None,
+        "after": {"id": 1, "name": "a"},
+        "op": "c",
+        "ts_ms": 5,
+        "source": {"db": "shop", "table": "users", "lsn": 9},
+        "transaction": None,
+    }
     deleted = {"before": {"id": 1, "name": "a"}, "after": None, "op": "d", "ts_ms": 6}
     wrapped = {"schema": {"type": "struct", "fields": []}, "payload": deleted}
     values = [json.dumps(change).encode(), json.dumps(wrapped).encode(), None, b"bad"]

@@ -34,9 +34,11 @@ def field(message: Any, name: str, kind: str, **more: Any) -> None:
 def orders(*, newer: bool = False) -> Any:
     """A file with an order in a message around it, which a newer version adds a field to."""
     file = descriptor_pb2.FileDescriptorProto(
-        name="orders.proto", package="shop", syntax="proto3",
+        name="orders.proto",
+        package="shop",
+        syntax="proto3",
         dependency=["google/protobuf/timestamp.proto"],
-    )  # fmt: skip
+    )
     colour = file.enum_type.add(name="Colour")
     colour.value.add(name="RED", number=0)
     colour.value.add(name="BLUE", number=1)
@@ -104,22 +106,43 @@ def test_messages_become_typed_columns() -> None:
     reading = pickle.loads(pickle.dumps(decoder(text(orders()), ORDER)))
     assert ddl_of(reading.type) == DDL
     order = message(orders(), ORDER)(
-        id=-5, big=2**64 - 1, wide=2**32 - 1, city="é", amount=0.5, colour=1, counts={"a": 1},
+        id=-5,
+        big=2**64 - 1,
+        wide=2**32 - 1,
+        city="é",
+        amount=0.5,
+        colour=1,
+        counts={"a": 1},
         maybe=0,
-    )  # fmt: skip
+    )
     order.at.FromDatetime(datetime(2026, 1, 2, 3, 4, 5, 6))  # noqa: DTZ001 - it is in UTC
     order.items.add(name="x")
     data = [order.SerializeToString(), b"", None, b"\xff\xff", order.SerializeToString()]
     decoded = reading.decode(pa.array(data, pa.binary()))
     whole = {
-        "id": -5, "big": Decimal(2**64 - 1), "wide": 2**32 - 1, "city": "é", "amount": 0.5,
-        "colour": "BLUE", "at": datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "items": [{"name": "x"}],
-        "counts": [("a", 1)], "maybe": 0,
-    }  # fmt: skip
+        "id": -5,
+        "big": Decimal(2**64 - 1),
+        "wide": 2**32 - 1,
+        "city": "é",
+        "amount": 0.5,
+        "colour": "BLUE",
+        "at": datetime(2026, 1, 2, 3, 4, 5, 6, UTC),
+        "items": [{"name": "x"}],
+        "counts": [("a", 1)],
+        "maybe": 0,
+    }
     empty = {
-        "id": 0, "big": Decimal(0), "wide": 0, "city": "", "amount": 0.0, "colour": "RED",
-        "at": None, "items": [], "counts": [], "maybe": None,
-    }  # fmt: skip
+        "id": 0,
+        "big": Decimal(0),
+        "wide": 0,
+        "city": "",
+        "amount": 0.0,
+        "colour": "RED",
+        "at": None,
+        "items": [],
+        "counts": [],
+        "maybe": None,
+    }
     assert decoded.values.to_pylist() == [whole, empty, None, None, whole]
     assert decoded.errors.to_pylist() == [None, None, None, f"not a {ORDER}", None]
     assert decoded.values.type == reading.type
@@ -130,10 +153,13 @@ def test_messages_in_a_registrys_format() -> None:
     old, new = orders(), orders(newer=True)
     with running() as registry:
         for file in (old, new):
-            registry.add("t-value", {
-                "schemaType": "PROTOBUF",
-                "schema": base64.b64encode(file.SerializeToString()).decode(),
-            })  # fmt: skip
+            registry.add(
+                "t-value",
+                {
+                    "schemaType": "PROTOBUF",
+                    "schema": base64.b64encode(file.SerializeToString()).decode(),
+                },
+            )
         reading = decoder(None, ORDER, registry=registry.url, subject="t-value")
         place = b"\x04\x02\x00"  # two steps: message 1 of the file, message 0 in it
         before = message(old, ORDER)(id=1).SerializeToString()
@@ -141,14 +167,23 @@ def test_messages_in_a_registrys_format() -> None:
         registry.asked.clear()
         head = struct.pack(">bI", 0, 1)
         data = [
-            head + place + before, head + place + after, head + b"\0" + before, b"bad",
-            None, head + place + b"\xff",
-        ]  # fmt: skip
+            head + place + before,
+            head + place + after,
+            head + b"\0" + before,
+            b"bad",
+            None,
+            head + place + b"\xff",
+        ]
         decoded = reading.decode(pa.array(data, pa.binary()))
         rows = decoded.values.to_pylist()
         assert [row and (row["id"], row["more"]) for row in rows] == [
-            (1, ""), (2, "x"), None, None, None, None
-        ]  # fmt: skip
+            (1, ""),
+            (2, "x"),
+            None,
+            None,
+            None,
+            None,
+        ]
         errors = decoded.errors.to_pylist()
         assert errors[:2] + errors[4:5] == [None] * 3
         assert errors[2] == "it is another message of its file"

@@ -37,9 +37,13 @@ def test_each_record_is_a_row_of_its_own_source() -> None:
     """Of its retry topics, too; the other sources' rows are null, and reasons stay in place."""
     rows, errors = decoded(
         made(("a", "n INT", "ignore"), ("b", "s STRING", "ignore")),
-        ("b", b'{"s": "x"}'), ("a", b'{"n": 1}'), ("a.retry", b"bad"), ("b", b'{"s": 1}'),
-        ("a", None), ("other", b'{"n": 2}'),
-    )  # fmt: skip
+        ("b", b'{"s": "x"}'),
+        ("a", b'{"n": 1}'),
+        ("a.retry", b"bad"),
+        ("b", b'{"s": 1}'),
+        ("a", None),
+        ("other", b'{"n": 2}'),
+    )
     assert [row["a"] for row in rows] == [None, {"n": 1}, None, None, None, None]
     assert [row["b"] for row in rows] == [{"s": "x"}, None, None, None, None, None]
     assert [why is not None for why in errors] == [False, False, True, True, False, False]
@@ -49,10 +53,14 @@ def test_each_record_is_a_row_of_its_own_source() -> None:
 def test_what_the_columns_lack_is_rescued() -> None:
     rows, errors = decoded(
         made(("a", "n INT", "rescue")),
-        ("a", b'{"n": 1, "x": 2}'), ("a", b'{"n": 1}'), ("a", b"bad"),
-    )  # fmt: skip
+        ("a", b'{"n": 1, "x": 2}'),
+        ("a", b'{"n": 1}'),
+        ("a", b"bad"),
+    )
     assert [row["a"] for row in rows] == [
-        {"n": 1, "_rescued": '{"x": 2}'}, {"n": 1, "_rescued": None}, None
-    ]  # fmt: skip
+        {"n": 1, "_rescued": '{"x": 2}'},
+        {"n": 1, "_rescued": None},
+        None,
+    ]
     assert errors[:2] == [None, None]
     assert errors[2].startswith("not JSON")

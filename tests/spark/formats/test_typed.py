@@ -14,11 +14,15 @@ SERVERS = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
 
 def batch(keys: list[bytes | None], values: list[bytes | None]) -> Any:
     count = len(values)
-    return pa.RecordBatch.from_pydict({
-        "topic": pa.array(["t"] * count), "partition": pa.array([3] * count, pa.int32()),
-        "offset": pa.array(range(100, 100 + count), pa.int64()),
-        "key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()),
-    })  # fmt: skip
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(["t"] * count),
+            "partition": pa.array([3] * count, pa.int32()),
+            "offset": pa.array(range(100, 100 + count), pa.int64()),
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+        }
+    )
 
 
 def options(**given: str) -> Any:

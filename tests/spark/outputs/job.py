@@ -80,10 +80,11 @@ def function_of(settings: dict[str, Any], stateful: bool) -> Any:
     if settings["output"]:
         outputs.append(
             to_topic(
-                settings["output"], bootstrap_servers=settings["servers"],
+                settings["output"],
+                bootstrap_servers=settings["servers"],
                 select=totals if stateful else numbers,
             )
-        )  # fmt: skip
+        )
     return to_outputs(*outputs)
 
 

@@ -113,8 +113,9 @@ def test_exactly_the_attempts_that_count_are_merged(upserts: Query) -> None:
     assert upserts.rows() == [(1, 10), (2, 2), (3, 3)]
     history = "SELECT batch_id, output, rows_read, rows_loaded, rows_deleted FROM "
     assert upserts.store.query(history + "kohort_batch_history ORDER BY 1") == [
-        (0, "t", 3, 3, 0), (1, "t", 1, 1, 0)
-    ]  # fmt: skip
+        (0, "t", 3, 3, 0),
+        (1, "t", 1, 1, 0),
+    ]
 
 
 def test_a_doubled_or_raced_batch_changes_nothing(upserts: Query) -> None:
@@ -169,9 +170,14 @@ def test_the_greatest_in_order_wins(url: str) -> None:
 def test_a_column_deletes(url: str) -> None:
     ddl = "CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER, at INTEGER)"
     query = Query(
-        url, ["k", "n", "gone", "at"], ddl,
-        key=("k",), mode="upsert", deletes="gone", order=("at",),
-    )  # fmt: skip
+        url,
+        ["k", "n", "gone", "at"],
+        ddl,
+        key=("k",),
+        mode="upsert",
+        deletes="gone",
+        order=("at",),
+    )
     query.commit(query.stage((1, 1, False, 1), (2, 2, None, 1), (3, 3, False, 1)))
     assert query.rows("k, n") == [(1, 1), (2, 2), (3, 3)]
     assert (
@@ -211,10 +217,18 @@ def test_append_inserts_and_a_broken_constraint_undoes_the_batch(url: str) -> No
 def test_values_of_every_type_arrive(url: str) -> None:
     at = datetime.datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=datetime.UTC)
     schema = pa.schema(
-        [("k", pa.int32()), ("f", pa.float64()), ("b", pa.bool_()), ("s", pa.string()),
-         ("raw", pa.binary()), ("d", pa.date32()), ("at", pa.timestamp("us", tz="UTC")),
-         ("m", pa.decimal128(10, 2)), ("l", pa.list_(pa.int64()))]
-    )  # fmt: skip
+        [
+            ("k", pa.int32()),
+            ("f", pa.float64()),
+            ("b", pa.bool_()),
+            ("s", pa.string()),
+            ("raw", pa.binary()),
+            ("d", pa.date32()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("m", pa.decimal128(10, 2)),
+            ("l", pa.list_(pa.int64())),
+        ]
+    )
     rows = [
         (1, 0.1, True, "", b"", datetime.date(2026, 1, 2), at, decimal.Decimal("12.30"), [1, 2]),
         (2, float("inf"), False, 'a "b",\n\\. ü\u2028', b"\x00\xff\\", None, None, None, []),

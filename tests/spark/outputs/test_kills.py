@@ -36,13 +36,25 @@ ROWS, PARTITIONS, BATCH_ROWS = 120, 3, 40
 DRIVER_TIMEOUT_S = 240
 RANDOM_KILLS = 100
 DATABASE_STEPS = [
-    Step.BEGUN, Step.FENCE_READ, Step.BEFORE_STAGING, Step.AFTER_STAGING, Step.BEFORE_FENCE,
-    Step.AFTER_MERGE, Step.AFTER_FENCE, Step.BEFORE_COMMIT_LOG,
-]  # fmt: skip
+    Step.BEGUN,
+    Step.FENCE_READ,
+    Step.BEFORE_STAGING,
+    Step.AFTER_STAGING,
+    Step.BEFORE_FENCE,
+    Step.AFTER_MERGE,
+    Step.AFTER_FENCE,
+    Step.BEFORE_COMMIT_LOG,
+]
 KAFKA_STEPS = [
-    Step.BEGUN, Step.PRODUCER_READY, Step.BEFORE_STAGING, Step.AFTER_STAGING, Step.KAFKA_FENCED,
-    Step.BEFORE_END, Step.AFTER_END, Step.BEFORE_COMMIT_LOG,
-]  # fmt: skip
+    Step.BEGUN,
+    Step.PRODUCER_READY,
+    Step.BEFORE_STAGING,
+    Step.AFTER_STAGING,
+    Step.KAFKA_FENCED,
+    Step.BEFORE_END,
+    Step.AFTER_END,
+    Step.BEFORE_COMMIT_LOG,
+]
 KINDS = ("sqlite", "postgres", "topic", "sqlite+topic", "postgres+topic")
 USUAL = [("topic", Step.AFTER_STAGING, False), ("sqlite+topic", Step.BEFORE_END, True)]
 """Which kills `make test` runs; `make kill-table` runs the whole table."""
@@ -105,18 +117,23 @@ class Job:
         path.write_text(
             json.dumps(
                 {
-                    "servers": self.cluster.bootstrap, "input": self.input, "store": self.store,
-                    "output": self.output, "checkpoint": str(self.directory / "checkpoint"),
+                    "servers": self.cluster.bootstrap,
+                    "input": self.input,
+                    "store": self.store,
+                    "output": self.output,
+                    "checkpoint": str(self.directory / "checkpoint"),
                     **settings,
                 }
             )
-        )  # fmt: skip
+        )
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.outputs.job", str(path)],
-                stdout=log, stderr=log, start_new_session=True,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )  # fmt: skip
+            )
 
     def log(self) -> str:
         return (self.directory / "log").read_text()[-4_000:]
@@ -126,9 +143,11 @@ class Job:
         at = [TopicPartition(self.output, p) for p in range(PARTITIONS)]
         read: list[tuple[int, int]] = []
         with Consumer(
-            bootstrap_servers=self.cluster.bootstrap, isolation_level="read_committed",
-            auto_offset_reset="earliest", enable_auto_commit=False,
-        ) as consumer:  # fmt: skip
+            bootstrap_servers=self.cluster.bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer:
             consumer.assign(at)
             ends = consumer.end_offsets(at)
             while any(consumer.position(tp) < end for tp, end in ends.items()):
@@ -138,9 +157,13 @@ class Job:
 
 @pytest.fixture
 def job(
-    request: pytest.FixtureRequest, cluster: Cluster, topic: Callable[..., str], tmp_path: Path,
-    kind: str, stateful: bool,
-) -> Job:  # fmt: skip
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    kind: str,
+    stateful: bool,
+) -> Job:
     skip_without()
     store = ""
     if "sqlite" in kind:

@@ -41,8 +41,10 @@ def test_update_mode_upserts_and_a_replay_changes_nothing(stream: Stream, store:
     stream.run(stream.totals(), function, "update")
     assert store.query("SELECT * FROM t ORDER BY k") == [(0, 9, 2), (1, 12, 3), (2, 7, 2)]
     assert store.query("SELECT batch_id, rows_read FROM kohort_batch_history ORDER BY 1") == [
-        (0, 3), (1, 1), (2, 2)
-    ]  # fmt: skip
+        (0, 3),
+        (1, 1),
+        (2, 2),
+    ]
 
 
 def test_complete_mode_replaces_the_table(stream: Stream, store: Store) -> None:
@@ -72,14 +74,19 @@ def test_a_topic_gets_rows_as_sparks_sink_writes_them(
 ) -> None:
     out, other = topic(3, name="out"), topic(3, name="other")
     columns = [
-        "CAST(n AS STRING) AS key", "CAST(n * 10 AS STRING) AS value",
-        f"IF(n < 100, '{out}', '{other}') AS topic", "IF(n = 7, 2, NULL) AS partition",
-        "array(struct('h' AS key, CAST('x' AS BINARY) AS value)) AS headers", "n AS ignored",
-    ]  # fmt: skip
+        "CAST(n AS STRING) AS key",
+        "CAST(n * 10 AS STRING) AS value",
+        f"IF(n < 100, '{out}', '{other}') AS topic",
+        "IF(n = 7, 2, NULL) AS partition",
+        "array(struct('h' AS key, CAST('x' AS BINARY) AS value)) AS headers",
+        "n AS ignored",
+    ]
     function = to_topic(
-        topics=[out, other], bootstrap_servers=cluster.bootstrap, compression="zstd",
+        topics=[out, other],
+        bootstrap_servers=cluster.bootstrap,
+        compression="zstd",
         select=lambda frame: frame.selectExpr(*columns),
-    )  # fmt: skip
+    )
     stream.send(*range(20), 100)
     stream.run(stream.rows(), function)
     stream.forget_last_commit()
@@ -99,9 +106,11 @@ def test_a_task_that_cannot_write_makes_the_batch_run_again_under_a_new_epoch(
     """Some of its records stand in the log; readers never see them."""
     out = topic(3, name="out")
     function = to_topic(
-        out, bootstrap_servers=cluster.bootstrap, batch_bytes=1_024,
+        out,
+        bootstrap_servers=cluster.bootstrap,
+        batch_bytes=1_024,
         select=lambda frame: frame.selectExpr("CAST(n AS STRING) AS key", "repeat('x', 500) value"),
-    )  # fmt: skip
+    )
     stream.send(*range(60))
     with cluster.faults.fail("Produce", ["INVALID_RECORD"], topic=out, skip=3) as fault:
         stream.run(stream.rows(), function)
@@ -118,10 +127,11 @@ def test_table_and_topic_together_and_from_one_computation(
     function = to_outputs(
         to_table(store.url, "t"),
         to_topic(
-            out, bootstrap_servers=cluster.bootstrap,
+            out,
+            bootstrap_servers=cluster.bootstrap,
             select=lambda frame: frame.selectExpr("CAST(n AS STRING) AS key", "chance AS value"),
         ),
-    )  # fmt: skip
+    )
     for part in (range(10), range(10, 20)):
         stream.send(*part)
         stream.run(stream.rows().selectExpr("n", "uuid() AS chance"), function)
@@ -147,10 +157,11 @@ def test_rejected_rows_are_dead_letters_of_the_same_transaction(
         to_table(store.url, "t", on_violation=to_topic(letters, bootstrap_servers=servers)),
         to_table(store.url, "u", on_violation=back),
         to_topic(
-            out, bootstrap_servers=servers,
+            out,
+            bootstrap_servers=servers,
             select=lambda f: f.selectExpr("CAST(n AS STRING) AS key", "'loaded' AS value"),
         ),
-    )  # fmt: skip
+    )
     for part in (range(20), range(20, 40)):
         stream.send(*part)
         stream.run(stream.rows(), function)

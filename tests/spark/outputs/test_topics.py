@@ -53,13 +53,16 @@ def test_a_partition_column_wins_and_rows_without_key_take_turns() -> None:
     own = for_key(b"a", 3)
     others = [p for p in range(3) if p != own]
     asked = rows(
-        key=[b"a"] * 4, value=["1", "2", "3", "4"],
+        key=[b"a"] * 4,
+        value=["1", "2", "3", "4"],
         partition=pa.array([others[0], None, others[1], None], pa.int32()),
-    )  # fmt: skip
+    )
     found = records(encode(output, {"t": 3}, asked))
     assert [[r.value for r in found["t", p]] for p in (own, *others)] == [
-        [b"2", b"4"], [b"1"], [b"3"]
-    ]  # fmt: skip
+        [b"2", b"4"],
+        [b"1"],
+        [b"3"],
+    ]
     turns = [rows(value=[str(n)]) for n in range(6)]
     found = records(encode(output, {"t": 3}, *turns))
     assert {at: len(read) for at, read in found.items()} == {("t", p): 2 for p in range(3)}
@@ -84,14 +87,19 @@ def test_what_a_row_holds_arrives() -> None:
     )
     output = TopicOutput("t", (), CLIENT, compression="zstd")
     batch = pa.RecordBatch.from_arrays(
-        [pa.array(["k", None]), pa.array([None, b"v"], pa.binary()), headers,
-         pa.array([5, None], pa.timestamp("ms"))],
+        [
+            pa.array(["k", None]),
+            pa.array([None, b"v"], pa.binary()),
+            headers,
+            pa.array([5, None], pa.timestamp("ms")),
+        ],
         ["key", "value", "headers", "timestamp"],
-    )  # fmt: skip
+    )
     found = [r for read in records(encode(output, {"t": 1}, batch)).values() for r in read]
     assert [(r.key, r.value, list(r.headers), r.timestamp) for r in found] == [
-        (b"k", None, [("h", b"1")], 5), (None, b"v", [], 1_000)
-    ]  # fmt: skip
+        (b"k", None, [("h", b"1")], 5),
+        (None, b"v", [], 1_000),
+    ]
 
 
 def test_batches_stay_below_their_size() -> None:
@@ -135,5 +143,8 @@ def test_other_columns_are_ignored_and_the_option_wins() -> None:
     frame = ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
     assert TopicOutput("a", (), CLIENT).columns(frame) == ("key", "value", "headers", "partition")
     assert TopicOutput(None, ("a",), CLIENT, include_headers=False).columns(frame) == (
-        "key", "value", "topic", "partition"
-    )  # fmt: skip
+        "key",
+        "value",
+        "topic",
+        "partition",
+    )

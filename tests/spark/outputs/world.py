@@ -96,9 +96,13 @@ class TableModel:
         return self.world.stored
 
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None,
+        self,
+        batch: Batch,
+        expected: Stored | None,
+        written: Written,
+        identity: Identity | None,
         topics: Topics | None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         world = self.world
         world.may_die()
         if (world.stored and world.stored.fence) != (expected and expected.fence):

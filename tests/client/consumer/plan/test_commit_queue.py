@@ -299,8 +299,9 @@ def test_ten_thousand_commits_wait_no_more_no_recursion() -> None:
     send = world.sent()
     assert world.lane.answered(send.token, ConnectionFailedError("cut"), 0) == [CoordinatorLost()]
     send = world.sent(100)
-    assert [d.job for d in world.lane.answered(send.token, ok(send), 1) if
-            isinstance(d, CommitDone)] == jobs  # fmt: skip
+    assert [
+        d.job for d in world.lane.answered(send.token, ok(send), 1) if isinstance(d, CommitDone)
+    ] == jobs
 
 
 def test_closing_fails_what_is_left() -> None:
@@ -309,8 +310,11 @@ def test_closing_fails_what_is_left() -> None:
     world.lane.submit(one)
     world.sent()
     world.lane.submit(two)
-    assert [effect.job for effect in world.lane.abandon(UsageError("closed"))
-            if isinstance(effect, CommitDone)] == [one, two]  # fmt: skip
+    assert [
+        effect.job
+        for effect in world.lane.abandon(UsageError("closed"))
+        if isinstance(effect, CommitDone)
+    ] == [one, two]
 
 
 @given(st.lists(st.sampled_from(["submit", "send", "ok", "cut", "moved", "late"]), max_size=60))

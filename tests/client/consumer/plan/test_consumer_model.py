@@ -240,11 +240,10 @@ class Reading(RuleBasedStateMachine):
 
         for order in orders:
             results = [
-                FetchResult(part.tp, code, 10**6, 10**6, 0,
-                            b"" if code else records(part.offset))
+                FetchResult(part.tp, code, 10**6, 10**6, 0, b"" if code else records(part.offset))
                 for number, (part, code) in enumerate(zip(order.parts, errors, strict=False))
                 if number != leave_out
-            ]  # fmt: skip
+            ]
             for position in self.planner.arrived(order.token, results, self.now).ready:
                 self.reader.queue(position)
 

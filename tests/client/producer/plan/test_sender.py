@@ -424,10 +424,14 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
         if rng.random() < 0.1:
             return [Answer(rng.choice([5, 6, 19]), "", -1, -1) for _ in plan.batches]
         return [
-            Answer(10 if len(b.payload) > largest else logs[b.queue.partition].append(b.payload),
-                   "", 0, -1)
+            Answer(
+                10 if len(b.payload) > largest else logs[b.queue.partition].append(b.payload),
+                "",
+                0,
+                -1,
+            )
             for b in plan.batches
-        ]  # fmt: skip
+        ]
 
     while len(side.outcomes) == 0 or side.accumulator.memory_bytes or now < 4_000:
         now += rng.randrange(1, 10)

@@ -54,7 +54,10 @@ WAITING = Current(2, 1, M.UNRELEASED, has(0), {})
         # New ones: free, or some free, or none.
         (STABLE, {T: (0, 1, 2)}, None, set(), Current(2, 1, M.STABLE, {T: {0: 1, 1: 1, 2: 2}}, {})),
         (
-            STABLE, {T: (0, 1, 2, 3)}, None, {3},
+            STABLE,
+            {T: (0, 1, 2, 3)},
+            None,
+            {3},
             Current(2, 1, M.UNRELEASED, {T: {0: 1, 1: 1, 2: 2}}, {}),
         ),
         (STABLE, {T: (0, 1, 2)}, None, {2}, Current(2, 1, M.UNRELEASED, has(0, 1), {})),
@@ -72,7 +75,7 @@ WAITING = Current(2, 1, M.UNRELEASED, has(0), {})
         (WAITING, {T: (0, 2)}, None, set(), Current(2, 2, M.STABLE, {T: {0: 1, 2: 2}}, {})),
         (WAITING, {T: (0,)}, None, set(), Current(2, 2, M.STABLE, has(0), {})),
     ],
-)  # fmt: skip
+)
 def test_each_step(
     current: Current,
     target: Partitions,
@@ -115,9 +118,14 @@ numbers = st.sets(st.integers(0, 5))
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    numbers, numbers, numbers, numbers, st.one_of(st.none(), numbers),
-    st.sampled_from([M.STABLE, M.UNREVOKED, M.UNRELEASED]), st.integers(1, 3),
-)  # fmt: skip
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    st.one_of(st.none(), numbers),
+    st.sampled_from([M.STABLE, M.UNREVOKED, M.UNRELEASED]),
+    st.integers(1, 3),
+)
 def test_a_step_is_always_safe(
     assigned: set[int],
     pending: set[int],

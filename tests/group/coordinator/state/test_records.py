@@ -74,9 +74,11 @@ def test_offsets_are_written_and_read_as_the_generated_codec_does(
 ) -> None:
     """The fast path of every commit is the codec's, byte for byte, also on damaged values."""
     message = OffsetCommitValue(
-        offset=offset.offset, leader_epoch=offset.leader_epoch, metadata=offset.metadata,
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
         commit_timestamp=offset.commit_timestamp_ms,
-    )  # fmt: skip
+    )
     record = offset_record("g1", ("t", 3), offset)
     assert record.value == encode_versioned(message, 3)
     assert decode_record(record, -1) == OffsetEntry("g1", ("t", 3), offset)
@@ -95,9 +97,12 @@ def test_offsets_are_written_and_read_as_the_generated_codec_does(
         entry = decode_record(GroupRecord(OFFSET_KEY, damaged), -1)
         assert isinstance(entry, OffsetEntry)
         assert entry.value == StoredOffset(
-            read.offset, read.leader_epoch, read.metadata, read.commit_timestamp,
+            read.offset,
+            read.leader_epoch,
+            read.metadata,
+            read.commit_timestamp,
             read.expire_timestamp,
-        )  # fmt: skip
+        )
 
 
 def test_metadata_that_is_too_long_for_its_record_is_refused() -> None:
