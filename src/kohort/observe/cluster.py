@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,13 +50,17 @@ class ClusterHealth:
 
 
 def cluster_health(
-    cluster: ClusterDescription, topics: Iterable[TopicDescription]
+    cluster: ClusterDescription,
+    topics: Iterable[TopicDescription],
+    unreachable: Mapping[int, str] = MappingProxyType({}),
 ) -> ClusterHealth:
     """What topics and brokers tell of a cluster.
 
     Args:
-        cluster: its brokers that run.
+        cluster: its brokers, as the metadata has them.
         topics: all topics, internal ones included.
+        unreachable: brokers that did not answer, with the reason. A broker that has just died
+            stays in the metadata until its session ends.
     """
     every = list(topics)
     leads, replicas, behind = Counter[int](), Counter[int](), Counter[int]()
@@ -82,7 +87,7 @@ def cluster_health(
             leads[number],
             replicas[number],
             behind[number],
-            "" if number in running else "it does not run, and replicas are on it",
+            _trouble(number, running.keys(), unreachable),
         )
         for number in sorted({*running, *replicas})
     ]
@@ -96,3 +101,9 @@ def cluster_health(
         sorted(short),
         brokers,
     )
+
+
+def _trouble(broker: int, running: Container[int], unreachable: Mapping[int, str]) -> str:
+    if broker not in running:
+        return "it does not run, and replicas are on it"
+    return f"it does not answer: {unreachable[broker]}" if broker in unreachable else ""

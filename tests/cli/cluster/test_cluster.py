@@ -29,16 +29,42 @@ def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluste
 
     cluster.kill_node(3)
     soon = ("-X", "default.api.timeout.ms=2000")  # how long the dead one is waited for
-    while (part := kohort("cluster", "describe", "--check", "-o", "json", *soon)).code == 0:
-        pass  # the others have not noticed yet
-    assert part.code == EXIT_CHECK_FAILED
-    found = part.json
-    away = next(one for one in found["brokers"] if one["broker"] == 3)
-    assert "does not run" in away["trouble"]
+    trouble = "it does not answer"
+    while trouble.startswith("it does not answer"):  # the others have not noticed yet
+        part = kohort("cluster", "describe", "--check", "-o", "json", *soon)
+        assert part.code == EXIT_CHECK_FAILED
+        found = part.json
+        trouble = next(one for one in found["brokers"] if one["broker"] == 3)["trouble"]
+    assert "does not run" in trouble
     assert {"safe-0", "safe-1", "safe-2"} <= set(found["under_replicated"])
     assert len([name for name in found["offline"] if name.startswith("single")]) == 1
     assert kohort("cluster", "describe", *soon).code == 0
     cluster.restart_node(3)
+
+
+def test_a_broker_that_does_not_answer_costs_no_other_and_is_named(
+    kohort: Run, cluster: Cluster
+) -> None:
+    """A broker that has just died stays in the metadata; the others' numbers come all the same."""
+    soon = ("-X", "default.api.timeout.ms=1000")
+    with (
+        cluster.faults.silence("DescribeLogDirs", node=3, times=99),
+        cluster.faults.silence("DescribeConfigs", node=3, times=99),
+    ):
+        described = kohort("cluster", "describe", "--check", "-o", "json", *soon)
+        disks = kohort("cluster", "log-dirs", "-o", "json", *soon)
+        configs = kohort("cluster", "config", "--all", "-o", "json", *soon)
+        assert kohort("cluster", "config", "--broker", "3", *soon).code == 1
+    for answer in (described, disks, configs):
+        assert "warning: broker 3 does not answer: " in answer.err
+    assert described.code == EXIT_CHECK_FAILED
+    rows = {row["broker"]: row for row in described.json["brokers"]}
+    assert [rows[n]["stored_bytes"] is None for n in (1, 2, 3)] == [False, False, True]
+    assert [(rows[n]["trouble"] or "").split(":")[0] for n in (1, 2, 3)] == [
+        "", "", "it does not answer",
+    ]  # fmt: skip
+    assert {row["broker"] for row in disks.json["rows"]} == {1, 2}
+    assert {row["broker"] for row in configs.json["rows"]} == {1, 2}
 
 
 def test_disks_and_settings_of_brokers(kohort: Run, cluster: Cluster) -> None:

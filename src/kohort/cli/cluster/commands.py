@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ import click
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
-from kohort.errors import ErrorCode, KohortError
+from kohort.errors import ConnectionFailedError, ErrorCode, KafkaTimeoutError
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
+    from kohort.client.admin.types import ConfigEntry, LogDirDescription, LogDirsSurvey
     from kohort.observe.cluster import ClusterHealth
 
 COLUMNS = (
@@ -38,6 +40,8 @@ DISK_COLUMNS = (
     "error",
 )
 CONFIG_COLUMNS = ("broker", "name", "value", "source", "read_only")
+ANSWER_S = 5.0
+"""How long every broker is waited for; one that has just died stays in the metadata for a while."""
 NAMED = 10
 """Partitions that are named in text; JSON has all."""
 
@@ -61,15 +65,18 @@ Examples:
 def describe(check: bool, output: str, client: Client) -> int:
     """Every broker with what it leads and stores, and the partitions that are in trouble.
 
-    A dash is a number that nobody knows: the broker does not answer, or this user may not ask.
+    A dash is a number that nobody knows: the broker does not answer within 5 s, or this user may
+    not ask.
     """
     from kohort.client.common.config import AdminConfig
     from kohort.observe.cluster import cluster_health
 
     with open_admin(client.for_role(AdminConfig)) as admin:
         names = [t.name for t in admin.list_topics(include_internal=True)]
-        health = cluster_health(admin.describe_cluster(), admin.describe_topics(names).values())
-        rows = _rows(health, _stored(admin))
+        nodes, topics = admin.describe_cluster(), admin.describe_topics(names)
+        survey = _survey(admin)
+    health = cluster_health(nodes, topics.values(), survey.unreachable)
+    rows = _rows(health, survey.log_dirs)
     if output == "json":
         whole = {k: v for k, v in asdict(health).items() if k != "brokers"}
         click.echo(json.dumps({"schema": 1, **whole, "brokers": rows}, indent=2))
@@ -98,7 +105,7 @@ def log_dirs(brokers: tuple[int, ...], output: str, client: Client) -> None:
     from kohort.client.common.config import AdminConfig
 
     with open_admin(client.for_role(AdminConfig)) as admin:
-        found = admin.describe_log_dirs(brokers or None)
+        found = admin.describe_log_dirs(brokers) if brokers else _survey(admin).log_dirs
     rows = [
         {
             "broker": node,
@@ -135,7 +142,7 @@ def show_config(brokers: tuple[int, ...], everything: bool, output: str, client:
 
     with open_admin(client.for_role(AdminConfig)) as admin:
         nodes = brokers or [node.node_id for node in admin.describe_cluster().nodes]
-        found = {node: admin.describe_configs(str(node), broker=True) for node in nodes}
+        configs = _broker_configs(admin, nodes, must_answer=bool(brokers))
     rows = [
         {
             "broker": node,
@@ -144,26 +151,52 @@ def show_config(brokers: tuple[int, ...], everything: bool, output: str, client:
             "source": e.source,
             "read_only": e.is_read_only,
         }
-        for node, entries in found.items()
+        for node, entries in configs.items()
         for name, e in sorted(entries.items())
         if everything or not e.is_default
     ]
     show(rows, CONFIG_COLUMNS, output)
 
 
-def _stored(admin: Admin) -> dict[int, int]:
-    """Bytes on the disks of each broker that answers."""
-    try:
-        dirs = admin.describe_log_dirs()
-    except KohortError:  # a broker is away, or this user may not ask
-        return {}
-    return {
-        node: sum(r.size_bytes for d in some for r in d.replicas.values())
-        for node, some in dirs.items()
+def _survey(admin: Admin) -> LogDirsSurvey:
+    """The disks of the brokers that answer soon; standard error names the others."""
+    survey = admin.survey_log_dirs(timeout_s=_wait_s(admin))
+    for broker, reason in survey.unreachable.items():
+        _warn(broker, reason)
+    return survey
+
+
+def _broker_configs(
+    admin: Admin, brokers: Sequence[int], *, must_answer: bool
+) -> dict[int, dict[str, ConfigEntry]]:
+    """The settings of brokers; standard error names those that do not answer soon."""
+    configs: dict[int, dict[str, ConfigEntry]] = {}
+    wait_s = None if must_answer else _wait_s(admin)
+    for broker in brokers:
+        try:
+            configs[broker] = admin.describe_configs(str(broker), broker=True, timeout_s=wait_s)
+        except (ConnectionFailedError, KafkaTimeoutError) as error:
+            if must_answer:
+                raise
+            _warn(broker, error)
+    return configs
+
+
+def _wait_s(admin: Admin) -> float:
+    return min(ANSWER_S, admin.config.default_api_timeout_ms / 1000)
+
+
+def _warn(broker: int, reason: object) -> None:
+    click.echo(f"warning: broker {broker} does not answer: {reason}", err=True)
+
+
+def _rows(
+    health: ClusterHealth, log_dirs: Mapping[int, Sequence[LogDirDescription]]
+) -> list[dict[str, Any]]:
+    stored = {
+        node: sum(replica.size_bytes for one in some for replica in one.replicas.values())
+        for node, some in log_dirs.items()
     }
-
-
-def _rows(health: ClusterHealth, stored: dict[int, int]) -> list[dict[str, Any]]:
     return [
         {
             "broker": one.node,

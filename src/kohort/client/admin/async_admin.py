@@ -99,6 +99,7 @@ class AsyncAdmin:
     list_groups = _awaited(Admin.list_groups)
     describe_groups = _awaited(Admin.describe_groups)
     survey_groups = _awaited(Admin.survey_groups)
+    survey_log_dirs = _awaited(Admin.survey_log_dirs)
     group_timeline = _awaited(Admin.group_timeline)
     delete_groups = _awaited(Admin.delete_groups)
     list_group_offsets = _awaited(Admin.list_group_offsets)

@@ -16,6 +16,7 @@ from kohort.client.admin.calls import AdminCalls, each_of, raise_failed
 from kohort.client.admin.types import (
     BrokerFeatures,
     LogDirDescription,
+    LogDirsSurvey,
     PartitionDescription,
     ProducerDescription,
     QuotaEntity,
@@ -28,7 +29,14 @@ from kohort.client.cluster.client import ANY, Versioned
 from kohort.client.cluster.find_coordinator import TRANSACTION, coordinator_in, find_coordinator
 from kohort.client.common import arguments as arguments
 from kohort.client.common.types import TopicPartition
-from kohort.errors import BrokerError, ErrorCode, UnsupportedVersionError, UsageError
+from kohort.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    UsageError,
+)
 from kohort.wire import Message
 from kohort.wire.messages import alter_client_quotas_request as altered
 from kohort.wire.messages import elect_leaders_request as elected
@@ -75,6 +83,7 @@ _EXACT, _DEFAULT = 0, 1
 _PREFERRED, _UNCLEAN = 0, 1
 _DURATION_FROM, _PATTERN_FROM = 1, 2
 _CODES_FROM: Final = 1
+_SURVEY_ROUNDS: Final = 2
 
 
 class AdminCluster(AdminCalls):
@@ -158,6 +167,39 @@ class AdminCluster(AdminCalls):
             return {n: [_log_dir(result) for result in a.results] for n, a in answers.items()}
 
         return self._until(deadline_ms, attempt)
+
+    def survey_log_dirs(self, *, timeout_s: float | None = None) -> LogDirsSurvey:
+        """The log directories of all brokers that answer; a broker that is down costs no other.
+
+        All brokers are asked at once, and one that cannot be reached once more.
+
+        Args:
+            timeout_s: for the whole call, in seconds; `default_api_timeout_ms` by default.
+
+        Returns:
+            Log directories by broker, and the brokers that did not answer with the reason. A
+            broker that refuses to describe its log directories to this user is in neither.
+
+        Raises:
+            ConnectionFailedError: no broker answers at all.
+        """
+        deadline_ms = self._deadline(timeout_s)
+        log_dirs: dict[int, tuple[LogDirDescription, ...]] = {}
+        unreachable = dict.fromkeys(sorted(self._refresh(deadline_ms).nodes), "")
+        request = DescribeLogDirsRequest(topics=None)
+        for _ in range(_SURVEY_ROUNDS):
+            started = {n: self._start(n, request, deadline_ms) for n in unreachable}
+            unreachable = {}
+            for node_id, future in started.items():
+                try:
+                    answer = future.result()
+                except (ConnectionFailedError, KafkaTimeoutError) as error:
+                    unreachable[node_id] = str(error)
+                    continue
+                assert isinstance(answer, DescribeLogDirsResponse)
+                if not answer.error_code:
+                    log_dirs[node_id] = tuple(_log_dir(result) for result in answer.results)
+        return LogDirsSurvey(log_dirs, unreachable)
 
     # -- producers and transactions
 

@@ -204,6 +204,14 @@ class LogDirDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirsSurvey:
+    """Log directories by broker, and the brokers that did not answer, with the reason."""
+
+    log_dirs: Mapping[int, tuple[LogDirDescription, ...]]
+    unreachable: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerDescription:
     """A producer with an id, as a partition knows it.
 

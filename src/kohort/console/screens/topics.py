@@ -11,6 +11,9 @@ from kohort.errors import KohortError
 from kohort.observe.cluster import cluster_health
 from kohort.sampling.log_offsets import offsets
 
+ANSWER_S = 5.0
+"""How long a page waits for the disks of every broker."""
+
 
 def topics(desk: Desk, asked: Asked) -> Screen:
     """All topics, retry topics folded under their source."""
@@ -48,10 +51,7 @@ def topic(desk: Desk, asked: Asked) -> Screen:
 def cluster(desk: Desk, _: Asked) -> Screen:
     """Brokers, replicas, disks."""
     snapshot = desk.overview().snapshot
-    health = cluster_health(snapshot.cluster, snapshot.topics.values())
-    try:
-        dirs = desk.admin.describe_log_dirs()
-    except KohortError:  # a broker is away, or this user may not ask
-        dirs = {}
-    view = cluster_view(health, dirs)
+    survey = desk.admin.survey_log_dirs(timeout_s=ANSWER_S)
+    health = cluster_health(snapshot.cluster, snapshot.topics.values(), survey.unreachable)
+    view = cluster_view(health, survey.log_dirs)
     return Screen("cluster.html", "Cluster", "cluster", view, desk.command("cluster", "describe"))

@@ -1,0 +1,65 @@
+"""What is asked of every broker: one that does not answer costs its own part alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import Admin, NewTopic
+from kohort.errors import ErrorCode
+from kohort.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
+from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
+
+SOON_S = 0.5
+"""How long a broker that never answers is waited for."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3, offsets_topic_num_partitions=6) as running:
+        with Admin(bootstrap_servers=running.bootstrap) as admin:
+            admin.create_topics([NewTopic("t", 3, 1)])
+            for number in range(12):
+                admin.alter_group_offsets(f"g{number}", {("t", 0): 0})
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        yield admin
+    cluster.faults.clear()
+
+
+def test_log_directories_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster) -> None:
+    whole = admin.survey_log_dirs(timeout_s=PATIENCE_S)
+    assert (sorted(whole.log_dirs), dict(whole.unreachable)) == ([1, 2, 3], {})
+    cluster.faults.silence("DescribeLogDirs", node=2, times=99)
+    part = admin.survey_log_dirs(timeout_s=SOON_S)
+    assert sorted(part.log_dirs) == [1, 3]
+    assert list(part.unreachable) == [2]
+    assert "DescribeLogDirs" in part.unreachable[2]
+
+
+def test_a_connection_that_ends_meanwhile_is_made_again(admin: Admin, cluster: Cluster) -> None:
+    cut = cluster.faults.cut("DescribeLogDirs", node=2, times=1)
+    survey = admin.survey_log_dirs(timeout_s=PATIENCE_S)
+    assert (cut.hits, sorted(survey.log_dirs), dict(survey.unreachable)) == (1, [1, 2, 3], {})
+
+
+def test_a_broker_that_refuses_is_reachable(admin: Admin, cluster: Cluster) -> None:
+    refusal = DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    cluster.faults.answer("DescribeLogDirs", lambda request, version: refusal, node=2)
+    survey = admin.survey_log_dirs(timeout_s=PATIENCE_S)
+    assert (sorted(survey.log_dirs), dict(survey.unreachable)) == ([1, 3], {})
+
+
+def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster) -> None:
+    whole = admin.survey_groups(timeout_s=PATIENCE_S)
+    assert (len(whole.groups), dict(whole.unreachable)) == (12, {})
+    cluster.faults.silence("ListGroups", node=2, times=99)
+    part = admin.survey_groups(timeout_s=SOON_S)
+    assert 0 < len(part.groups) < 12
+    assert "ListGroups" in part.unreachable[2]
