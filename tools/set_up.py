@@ -47,6 +47,15 @@ class Environment:
         """Kohort with its extras and the tools for its tests, in place."""
         self.pip("--progress-bar", "on", "--group", "dev", "-e", f".[{extras}]", **environment)
 
+    def archive_classes(self) -> None:
+        """Let Spark start faster; it works without."""
+        print(
+            "==> archiving Spark's classes, so that its sessions start in half the time", flush=True
+        )
+        command = [self.home / "bin" / "kohort", "pipeline", "archive-classes"]
+        if subprocess.run(command, check=False).returncode:
+            print("==> no archive was made; Spark works without one", flush=True)
+
     def zig(self) -> dict[str, str] | None:
         """Install the compiler from PyPI; the environment that uses it, None if it does not work.
 
@@ -108,6 +117,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"error: the set-up failed in: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1
+    environment.archive_classes()
     kernel = "import kohort.records as r; print('==> ready; kernel:', r.KERNEL)"
     return subprocess.run([environment.python, "-c", kernel], check=False).returncode
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import ConfigError
+from kohort.spark.class_archive import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,7 +233,8 @@ def _prepare_local(settings: dict[str, str]) -> None:
     settings["spark.master"] = _with_retries(settings["spark.master"])
     _read_pyspark_unzipped()
     logging_file = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-    settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {logging_file}".strip()
+    options = (settings.get(_JAVA_OPTIONS, ""), logging_file, java_options(find_java()))
+    settings[_JAVA_OPTIONS] = " ".join(filter(None, options))
 
 
 def end_quietly(context: Any) -> None:

@@ -118,6 +118,7 @@ def test_a_reference_leaves_out_what_does_not_decode(
 ) -> None:
     """The rest of it is there, the latest row of each key; the log says how many are missing."""
     from kohort.spark.dataframes.graph import Reference, ValueFormat
+    from kohort.spark.dataframes.plans import local_frame
     from kohort.spark.dataframes.references import ReferenceTable
     from kohort.spark.formats import RowFormat
 
@@ -130,6 +131,6 @@ def test_a_reference_leaves_out_what_does_not_decode(
     ):
         table._take((0, number), None, value)
     with caplog.at_level("WARNING", "kohort.spark"):
-        rows = table._made(spark).collect()
+        rows = local_frame(spark, table._latest()).collect()
     assert [tuple(row) for row in rows] == [("a", 2)]
     assert "prices: 2 rows of topic t do not decode and are left out" in caplog.text

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ from kohort.spark.dataframes.judging import (
     judge,
     runnable,
 )
+from kohort.spark.dataframes.physical import PhysicalPlans
 from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
 from kohort.spark.dataframes.templates import Templates
 from kohort.spark.outputs.work import union_all
@@ -81,8 +82,19 @@ class NarrowPlan:
     stage: Stage
     spec: RetrySpec
     templates: Templates = field(default_factory=Templates, init=False)
+    physical: PhysicalPlans = field(default_factory=PhysicalPlans, init=False)
     projections: dict[str, str] = field(default_factory=dict[str, str], init=False)
     """By step that only projects rows for one output, the node whose rows they are."""
+
+    @property
+    def steps(self) -> dict[str, Step]:
+        """The steps by name, those before others first."""
+        return {step.name: step for step in self.stage.steps}
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of sources and steps."""
+        return [*self.stage.reads, *self.steps]
 
     @property
     def retry_topics(self) -> list[str]:
@@ -145,6 +157,7 @@ class NarrowBatch:
     extra: Mapping[Place, RowFailure] = field(default_factory=dict[Place, RowFailure])
     retried: list[Attempt] = field(default_factory=list[Attempt], init=False)
     judgement: Judgement = field(default_factory=Judgement, init=False)
+    _rows: DataFrame = field(init=False)
     _nodes: dict[str, DataFrame] = field(default_factory=dict[str, DataFrame], init=False)
     _strangers: list[Failed] = field(default_factory=list[Failed], init=False)
     _left_out: set[Place] = field(default_factory=set[Place], init=False)
@@ -152,13 +165,14 @@ class NarrowBatch:
 
     def compute(self) -> None:
         """Run the steps and decide over every input. Raises what a step raises."""
-        rows = self._once(self._inputs())
-        looked = self._looked(rows, whole=True)
+        self._rows = rows = self._once(self._inputs())
+        looked = self._looked(whole=True)
         inputs = looked.filter(pc.equal(looked["node"], _INPUTS))
         self._admit(inputs)
         if self._left_out:  # rare: a copy twice, or of a record that has ended
             self._nodes.clear()
-            looked = self._looked(_without(rows, self._left_out), whole=False)
+            self._rows = _without(rows, self._left_out)
+            looked = self._looked(whole=False)
         read = Counter({at: len(offsets) for at, offsets in _offsets(inputs).items()})
         read.subtract(place[:2] for place in self._left_out)
         policies = {
@@ -170,9 +184,9 @@ class NarrowBatch:
 
     def try_out(self) -> None:
         """Compute every step into nothing. Raises what Spark raises."""
-        self._build(self._inputs())
+        self._rows = self._inputs()
         for step in self.plan.stage.steps:
-            self._nodes[step.name].write.format("noop").mode("overwrite").save()
+            self._node(step.name).write.format("noop").mode("overwrite").save()
 
     def output(self, node: str, key: str, make: Callable[[DataFrame], DataFrame]) -> DataFrame:
         """What is made of the rows of a node that are loaded or handed on.
@@ -182,10 +196,14 @@ class NarrowBatch:
             make: gets the rows with their hidden columns.
         """
         withheld = self.judgement.withheld.get(self.plan.rows(node), ())
-        rows = {"rows": _without(self._nodes[node], withheld)}
-        return self.plan.templates.apply(
-            ("output", node, key), lambda f: make(passing(f["rows"])), rows
-        )
+
+        def build() -> DataFrame:
+            rows = {"rows": _without(self._node(node), withheld)}
+            return self.plan.templates.apply(
+                ("output", node, key), lambda f: make(passing(f["rows"])), rows
+            )
+
+        return build() if withheld else self._planned(("output", node, key), [node], build)
 
     def failed_rows(self) -> DataFrame | None:
         """Hidden columns of every input that failed, once each; None when there is none."""
@@ -193,10 +211,8 @@ class NarrowBatch:
         for node, places in self.judgement.by_node.items():
             if not places:
                 continue
-            rows = {"rows": self._nodes[node]}
-            frame = self.plan.templates.apply(("failing", node), lambda f: failing(f["rows"]), rows)
             others = self.judgement.failed.keys() - places
-            frame = _without(frame, others)
+            frame = _without(self._failing(node), others)
             if node in self.judgement.doubled:
                 place = [f"{ORIGIN}.{name}" for name in _PLACE]
                 numbered = frame.select(
@@ -213,30 +229,54 @@ class NarrowBatch:
         while self._kept:
             self._kept.pop()()
 
-    # Steps of `compute`
+    # Frames
 
     def _inputs(self) -> DataFrame:
         """The inputs of the batch with their origin."""
-        retry_topics = self.plan.retry_topics
-        return self.plan.templates.apply(
-            "inputs", lambda f: with_origin(f["raw"], retry_topics), {"raw": self.raw}
-        )
+        plan, frames = self.plan, {"raw": self.raw}
 
-    def _build(self, rows: DataFrame) -> None:
-        """The frames of all nodes, not computed yet."""
+        def build() -> DataFrame:
+            retry_topics = plan.retry_topics
+            return plan.templates.apply(
+                "inputs", lambda f: with_origin(f["raw"], retry_topics), frames
+            )
+
+        return plan.physical.frame("inputs", frames, build)
+
+    def _node(self, name: str) -> DataFrame:
+        """The rows of a source or a step, computed once; projections are not computed."""
+        frame = self._nodes.get(name)
+        if frame is None:
+            source = name in self.plan.stage.reads
+            frame = self._nodes[name] = self._source(name) if source else self._step(name)
+        return frame
+
+    def _source(self, name: str) -> DataFrame:
         plan = self.plan
-        for name in plan.stage.reads:
-            source = plan.templates.apply(
-                ("source", name), lambda f, name=name: plan.source(name, f["rows"]), {"rows": rows}
-            )
-            self._nodes[name] = self._judged_before(source)
-        for step in plan.stage.steps:
-            known = {**self.references, **self._nodes}
-            frames = {name: known[name] for name in step.inputs}
-            made = plan.templates.apply(
-                ("step", step.name), lambda f, step=step: plan.step(step, f), frames
-            )
-            self._nodes[step.name] = made if step.name in plan.projections else self._once(made)
+        rows = plan.templates.apply(
+            ("source", name), lambda f: plan.source(name, f["rows"]), {"rows": self._rows}
+        )
+        return self._judged_before(rows)
+
+    def _step(self, name: str) -> DataFrame:
+        plan = self.plan
+        step = plan.steps[name]
+
+        def build() -> DataFrame:
+            frames = {n: self.references.get(n) or self._node(n) for n in step.inputs}
+            return plan.templates.apply(("step", name), lambda f: plan.step(step, f), frames)
+
+        if name in plan.projections:
+            return build()
+        made = self._planned(("step", name), step.inputs, build)
+        return made if name in plan.projections else self._once(made)
+
+    def _failing(self, node: str) -> DataFrame:
+        def build() -> DataFrame:
+            rows = {"rows": self._node(node)}
+            return self.plan.templates.apply(("failing", node), lambda f: failing(f["rows"]), rows)
+
+        return self._planned(("failing", node), [node], build)
 
     def _once(self, frame: DataFrame) -> DataFrame:
         """The frame, computed by the first job that reads it and kept until `close`."""
@@ -244,17 +284,46 @@ class NarrowBatch:
         self._kept.append(release)
         return made
 
-    def _looked(self, rows: DataFrame, *, whole: bool) -> pa.Table:
-        """What one job tells of the inputs and of the rows of every node.
+    def _planned(
+        self, key: Hashable, nodes: Iterable[str], build: Callable[[], DataFrame]
+    ) -> DataFrame:
+        """What `build` makes of nodes, from the plan of the batch before where that holds."""
+        if self.extra or self._left_out:
+            return build()
+        return self.plan.physical.frame(key, self._read_by(nodes), build)
+
+    def _read_by(self, nodes: Iterable[str]) -> dict[str, DataFrame]:
+        """The frames under nodes that are there already: inputs, kept steps, references."""
+        frames: dict[str, DataFrame] = {}
+        for name in nodes:
+            if name in self.references:
+                frames[name] = self.references[name]
+            elif name in self.plan.stage.reads:
+                frames[_INPUTS] = self._rows
+            elif name in self.plan.projections:
+                frames |= self._read_by(self.plan.steps[name].inputs)
+            else:
+                frames[name] = self._node(name)
+        return frames
+
+    def _looked(self, *, whole: bool) -> pa.Table:
+        """What one job reports of the inputs and of the rows of every node.
 
         Args:
-            rows: the inputs.
-            whole: tell of the inputs themselves too.
+            whole: report the inputs themselves too.
         """
-        self._build(rows)
-        nodes = {n: f for n, f in self._nodes.items() if n not in self.plan.projections}
-        frames = {_INPUTS: rows, **nodes} if whole else nodes
-        return self.plan.templates.apply(("looked", whole), self._look, frames).toArrow()
+        plan = self.plan
+        for name in plan.steps:
+            if name not in plan.projections:
+                self._node(name)
+        nodes = [name for name in plan.nodes if name not in plan.projections]
+
+        def build() -> DataFrame:
+            frames = {name: self._node(name) for name in nodes}
+            frames = {_INPUTS: self._rows, **frames} if whole else frames
+            return plan.templates.apply(("looked", whole), self._look, frames)
+
+        return self._planned(("looked", whole), [*plan.stage.reads, *nodes], build).toArrow()
 
     def _look(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         return union_all(
@@ -327,7 +396,7 @@ class NarrowBatch:
     def _seen(self, looked: pa.Table) -> list[Seen]:
         """The inputs behind the rows of every node."""
         seen: list[Seen] = []
-        for node in self._nodes:
+        for node in self.plan.nodes:
             if node in self.plan.projections:
                 continue
             rows = looked.filter(pc.equal(looked["node"], node))

@@ -90,6 +90,16 @@ def computed_once(frame: DataFrame) -> tuple[DataFrame, Callable[[], None]]:
     return made, lambda: rdd.unpersist(False)
 
 
+def as_rdd(frame: DataFrame) -> DataFrame:
+    """The frame as a leaf of plans: they read its RDD, and Spark does not plan it again."""
+    spark: Any = frame.sparkSession
+    inner: Any = frame._jdf
+    rdd = inner.queryExecution().toRdd()
+    return DataFrame(
+        spark._jsparkSession.internalCreateDataFrame(rdd, inner.schema(), False), spark
+    )
+
+
 class LostOriginError(UsageError):
     """A row cannot be followed from its source through an operator."""
 

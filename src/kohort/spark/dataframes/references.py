@@ -30,7 +30,7 @@ from kohort.errors import ConfigError, KafkaTimeoutError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.setting_keys import plain
 from kohort.spark.dataframes.graph import Reference
-from kohort.spark.dataframes.plans import local_frame
+from kohort.spark.dataframes.plans import as_rdd, local_frame
 from kohort.spark.formats import RowDecoder, RowFormat
 from kohort.spark.formats.decoded import as_text
 
@@ -62,24 +62,18 @@ class ReferenceTable:
         self._frame: DataFrame | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The present table, read up to the topic's end; kept until it changes."""
+        """The present table, read up to the topic's end; the same frame until it changes."""
         changed = self._refresh()
         if changed or self._frame is None:
-            self._forget()
-            self._frame = self._made(spark).persist()
+            self._frame = F.broadcast(as_rdd(local_frame(spark, self._latest())))
         return self._frame
 
     def close(self) -> None:
-        """Let go of the connection and the frame."""
-        self._forget()
+        """Close the connection and forget the frame."""
+        self._frame = None
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-
-    def _forget(self) -> None:
-        if self._frame is not None:
-            self._frame.unpersist()
-            self._frame = None
 
     # Reading
 
@@ -143,21 +137,20 @@ class ReferenceTable:
 
     # The table
 
-    def _made(self, spark: SparkSession) -> DataFrame:
+    def _latest(self) -> pa.Table:
+        """The latest row of each key."""
         table = self._table()
-        lacking = [k for k in self.reference.key if k not in table.column_names]
+        key = list(self.reference.key)
+        lacking = [k for k in key if k not in table.column_names]
         if lacking:
             raise ConfigError(
                 f"reference {self.reference.name}: topic {self.reference.topic} has no column "
                 f"{', '.join(lacking)}; it has {', '.join(table.column_names)}"
             )
-        names = table.column_names
         order = pa.array(range(len(table)), pa.int64())
-        rows = local_frame(spark, table.append_column(_SEQUENCE, order))
-        latest = rows.groupBy(*self.reference.key).agg(
-            F.max_by(F.struct(*names), _SEQUENCE).alias("row")
-        )
-        return latest.select("row.*")
+        rows = table.select(key).append_column(_SEQUENCE, order)
+        last = rows.group_by(key).aggregate([(_SEQUENCE, "max")])
+        return table.take(last.column(f"{_SEQUENCE}_max").combine_chunks())
 
     def _table(self) -> pa.Table:
         """The values as columns, in the order in which they came, without those that do not fit."""

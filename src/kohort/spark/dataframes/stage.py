@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.retry.cluster_port import now_ms
@@ -241,7 +240,7 @@ class StageFunction:
     def _reference_frames(self, frame: DataFrame) -> dict[str, DataFrame]:
         """The reference tables by name, read up to their present ends."""
         session = frame.sparkSession
-        return {t.reference.name: F.broadcast(t.frame(session)) for t in self._references}
+        return {t.reference.name: t.frame(session) for t in self._references}
 
     def _narrow(
         self,
@@ -293,20 +292,26 @@ class StageFunction:
         self, frame: DataFrame, references: Mapping[str, DataFrame], span: BatchRange, now_ms: int
     ) -> _Prepared:
         first, *rest = self._stage.steps
+        steps = {step.name: step for step in rest}
         kept, release = computed_once(frame)
-        templates = self._plan.templates
-        frames: dict[str, DataFrame] = {first.name: kept}
-        for step in rest:
-            known = {**references, **frames}
-            frames[step.name] = templates.apply(
-                ("step", step.name),
-                lambda f, step=step: call(step, f),
-                {name: known[name] for name in step.inputs},
-            )
+        plan = self._plan
+        frames: dict[str, DataFrame] = {**references, first.name: kept}
+        present = dict(frames)
 
-        def output(node: str, key: str, make: Callable[[DataFrame], DataFrame]) -> DataFrame:
-            rows = {"rows": frames[node]}
-            return templates.apply(("output", node, key), lambda f: make(f["rows"]), rows)
+        def node(name: str) -> DataFrame:
+            if name not in frames:
+                step = steps[name]
+                frames[name] = plan.templates.apply(
+                    ("step", name), lambda f: call(step, f), {n: node(n) for n in step.inputs}
+                )
+            return frames[name]
+
+        def output(name: str, key: str, make: Callable[[DataFrame], DataFrame]) -> DataFrame:
+            def build() -> DataFrame:
+                rows = {"rows": node(name)}
+                return plan.templates.apply(("output", name, key), lambda f: make(f["rows"]), rows)
+
+            return plan.physical.frame(("output", name, key), present, build)
 
         topics = self._topic_parts(output)
         tables = self._table_frames(output)

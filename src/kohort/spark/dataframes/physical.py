@@ -1,0 +1,217 @@
+"""Physical plans that are made once: a micro-batch replaces their RDDs, and Spark plans nothing.
+
+Rules:
+- A plan is kept only when all it reads are frames of the batch, or constants. So a table on disk, a
+  subquery, the present time, an exchange that is used twice or a cached frame are planned for each
+  batch.
+- A frame of the batch is an RDD: what `foreachBatch` is called with, or what `computed_once` made.
+  It is known by its RDD, and takes the place of the last batch's where it differs. What lies above
+  frames that did not change stays, the broadcast of a reference included.
+- A kept plan relies on how its frames are partitioned. Frames that are partitioned in another way
+  get a plan of their own.
+
+Spark's classic API is needed: the plan is the JVM's.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from kohort.spark.dataframes.plans import analyzed
+
+_CONSTANTS: Final = frozenset({"LocalTableScan"})
+_SHARED: Final = ("ReusedExchange", "ReusedSubquery", "InMemoryTableScan", "AdaptiveSparkPlan")
+_EXPRESSION_ID: Final = re.compile(r"#\d+L?")
+
+
+class PhysicalPlans:
+    """The physical plans of one query. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, _Prepared] = {}
+
+    def frame(
+        self, key: Hashable, frames: Mapping[str, DataFrame], build: Callable[[], DataFrame]
+    ) -> DataFrame:
+        """What `build` makes of the frames, planned once for the key.
+
+        Args:
+            key: tells plans apart. `build` makes the same plan for one key every time.
+            frames: all that the plan reads of this batch. Those that are not an RDD are planned
+                anew.
+            build: called for the first batch, and whenever a kept plan does not fit.
+        """
+        leaves = _leaves(frames)
+        prepared = self._made.get(key)
+        if leaves is None:
+            return build()
+        if prepared is not None and prepared.fits(leaves):
+            return prepared.bound(leaves)
+        made = build()
+        prepared = _Prepared.of(made, leaves)
+        if prepared is None:
+            self._made.pop(key, None)
+        else:
+            self._made[key] = prepared
+        return made
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A frame of the batch: its RDD, and how it is partitioned."""
+
+    rdd: Any
+    id: int
+    partitioning: str
+
+
+def _leaves(frames: Mapping[str, DataFrame]) -> dict[str, _Leaf] | None:
+    """The RDDs of frames; None when one of them is not an RDD."""
+    leaves: dict[str, _Leaf] = {}
+    for name, frame in frames.items():
+        plan = analyzed(frame)
+        kind = plan.nodeName()
+        while kind == "ResolvedHint":
+            plan = plan.child()
+            kind = plan.nodeName()
+        if kind != "LogicalRDD":
+            return None
+        rdd = plan.rdd()
+        partitioning = _EXPRESSION_ID.sub("", plan.outputPartitioning().toString())
+        if partitioning.startswith("UnknownPartitioning"):
+            partitioning = ""
+        leaves[name] = _Leaf(rdd, rdd.id(), partitioning)
+    return leaves
+
+
+@dataclass
+class _Scan:
+    """The place of a frame in a physical plan."""
+
+    frame: str
+    plan: Any
+
+    def bound(self, leaves: Mapping[str, _Leaf]) -> Any:
+        scan = self.plan
+        self.plan = scan.copy(
+            scan.output(),
+            leaves[self.frame].rdd,
+            scan.name(),
+            scan.outputPartitioning(),
+            scan.outputOrdering(),
+            scan.stream(),
+        )
+        return self.plan
+
+
+@dataclass
+class _Node:
+    """A node of a physical plan above frames."""
+
+    plan: Any
+    parts: list[tuple[int, _Node | _Scan]]
+    frames: frozenset[str]
+
+    def bound(self, leaves: Mapping[str, _Leaf], changed: frozenset[str]) -> Any:
+        """The node over the frames that changed; itself where none did."""
+        if not self.frames & changed:
+            return self.plan
+        children = self.plan.children()
+        for index, part in self.parts:
+            if isinstance(part, _Node):
+                made = part.bound(leaves, changed)
+            elif part.frame in changed:
+                made = part.bound(leaves)
+            else:
+                continue
+            children = children.updated(index, made)
+        self.plan = self.plan.withNewChildren(children)
+        return self.plan
+
+
+class _UnfitError(Exception):
+    """A plan that must be made for each batch."""
+
+
+@dataclass
+class _Prepared:
+    """A plan over the frames of the last batch.
+
+    Args:
+        root: where its frames are.
+        schema: of its rows.
+        leaves: the frames that it reads now.
+    """
+
+    root: _Node
+    schema: Any
+    session: Any
+    leaves: dict[str, _Leaf]
+
+    @classmethod
+    def of(cls, frame: DataFrame, leaves: dict[str, _Leaf]) -> _Prepared | None:
+        """The frame's plan; None when each batch needs a plan of its own."""
+        inner: Any = frame._jdf
+        execution = inner.queryExecution()
+        jvm: Any = frame.sparkSession._jvm
+        patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        logical = execution.analyzed()
+        for pattern in (patterns.CURRENT_LIKE(), patterns.PLAN_EXPRESSION()):
+            if logical.containsPattern(pattern):
+                return None
+        try:
+            root = _traced(execution.executedPlan(), {leaf.id: n for n, leaf in leaves.items()})
+        except _UnfitError:
+            return None
+        if not isinstance(root, _Node):
+            return None
+        return cls(root, inner.schema(), frame.sparkSession, dict(leaves))
+
+    def fits(self, leaves: Mapping[str, _Leaf]) -> bool:
+        """Whether frames are partitioned as those that the plan was made for."""
+        return leaves.keys() == self.leaves.keys() and all(
+            leaf.partitioning == self.leaves[name].partitioning for name, leaf in leaves.items()
+        )
+
+    def bound(self, leaves: dict[str, _Leaf]) -> DataFrame:
+        """The plan over the frames of a batch."""
+        changed = frozenset(n for n, leaf in leaves.items() if leaf.id != self.leaves[n].id)
+        plan = self.root.bound(leaves, changed)
+        self.leaves = dict(leaves)
+        made = self.session._jsparkSession.internalCreateDataFrame(
+            plan.execute(), self.schema, False
+        )
+        return DataFrame(made, self.session)
+
+
+def _traced(plan: Any, names: Mapping[int, str]) -> _Node | _Scan | None:
+    """The parts of a plan that lead to frames. Raises _UnfitError for a plan not to be kept."""
+    kind = plan.nodeName()
+    if kind.startswith(_SHARED):
+        raise _UnfitError
+    children = plan.children()
+    count = children.size()
+    if not count:
+        return _leaf(plan, kind, names)
+    parts: list[tuple[int, _Node | _Scan]] = []
+    for index in range(count):
+        part = _traced(children.apply(index), names)
+        if part is not None:
+            parts.append((index, part))
+    frames = [p.frames if isinstance(p, _Node) else {p.frame} for _, p in parts]
+    return _Node(plan, parts, frozenset().union(*frames)) if parts else None
+
+
+def _leaf(plan: Any, kind: str, names: Mapping[int, str]) -> _Scan | None:
+    if kind in _CONSTANTS:
+        return None
+    if kind.startswith("Scan ExistingRDD") and (name := names.get(plan.rdd().id())) is not None:
+        return _Scan(name, plan)
+    raise _UnfitError
