@@ -14,12 +14,14 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.client.admin.admin import Admin
+from kohort.client.admin.types import NewTopic
 from kohort.client.producer.producer import Producer
+from kohort.demo.broker_process import BrokerProcess
 from kohort.errors import KohortError
 from kohort.spark import Pipeline, session
 from kohort.spark.class_archive import WRITE, path
 from kohort.spark.sessions import ensure_java
-from kohort.testing.cluster import Cluster
 
 TIMEOUT_S: Final = 600.0
 _ROWS: Final = 200
@@ -60,58 +62,66 @@ def make_archive() -> Path:
 
 def main() -> None:
     """A pipeline that needs most of what pipelines need: sources, joins, windows, outputs."""
-    from pyspark.sql import functions as F
-
     spark = session("kohort class archive", master="local[2]", profile="local")
-    with tempfile.TemporaryDirectory() as work, Cluster() as cluster:
-        for topic in ("orders", "prices", "priced"):
-            cluster.create_topic(topic, partitions=2)
-        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            producer.send("prices", b'{"item": "tea", "price": 3}', b"tea")
-            for number in range(_ROWS):
-                item = "tea" if number % 50 else "ink"
-                value = f'{{"id": {number}, "item": "{item}", "at": "2026-01-01T00:00:00Z"}}'
-                producer.send("orders", value.encode(), str(number).encode())
-        pipeline = Pipeline(
-            "class-archive",
-            bootstrap_servers=cluster.bootstrap,
-            store=f"sqlite:///{work}/store.db",
-            checkpoint=f"{work}/checkpoint",
-            retries="1s",
-        )
-        schema = "id BIGINT, item STRING, at TIMESTAMP"
-        pipeline.source("orders", event_time="at", schema=schema)
-        pipeline.reference("prices", key="item", schema="item STRING, price INT")
-
-        @pipeline.setup
-        def tables(store: Any) -> None:
-            store.run("CREATE TABLE loaded (id BIGINT PRIMARY KEY, item TEXT, price BIGINT)")
-            store.run("CREATE TABLE hours (item TEXT PRIMARY KEY, orders BIGINT)")
-
-        @pipeline.step
-        def joined(orders: Any, prices: Any) -> Any:
-            both = orders.join(prices, "item", "left")
-            return both.transform(pipeline.retry(F.col("price").isNull(), "no_price"))
-
-        @pipeline.table("loaded", key="id")
-        def loaded(joined: Any) -> Any:
-            return joined.select("id", "item", "price")
-
-        @pipeline.topic("priced", key="id")
-        def priced(joined: Any) -> Any:
-            return joined.select("id", "price")
-
-        @pipeline.table("hours", key="item")
-        def hours(joined: Any) -> Any:
-            windows = joined.withWatermark("at", "1 hour").groupBy(F.window("at", "1 hour"), "item")
-            return windows.agg(F.count("*").alias("orders")).select("item", "orders")
-
-        pipeline.run("available_now", spark=spark)
+    with tempfile.TemporaryDirectory() as work:
+        broker = BrokerProcess(Path(work) / "broker")
+        try:
+            _run(spark, broker.ensure(), work)
+        finally:
+            broker.stop()
     gateway: Any = type(spark.sparkContext)._gateway
     process = gateway.proc
     spark.stop()
     process.stdin.close()  # the JVM ends with its caller, and writes the archive
     process.wait(TIMEOUT_S)
+
+
+def _run(spark: Any, bootstrap: str, work: str) -> None:
+    from pyspark.sql import functions as F
+
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(t, 2) for t in ("orders", "prices", "priced")])
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send("prices", b'{"item": "tea", "price": 3}', b"tea")
+        for number in range(_ROWS):
+            item = "tea" if number % 50 else "ink"
+            value = f'{{"id": {number}, "item": "{item}", "at": "2026-01-01T00:00:00Z"}}'
+            producer.send("orders", value.encode(), str(number).encode())
+    pipeline = Pipeline(
+        "class-archive",
+        bootstrap_servers=bootstrap,
+        store=f"sqlite:///{work}/store.db",
+        checkpoint=f"{work}/checkpoint",
+        retries="1s",
+    )
+    schema = "id BIGINT, item STRING, at TIMESTAMP"
+    pipeline.source("orders", event_time="at", schema=schema)
+    pipeline.reference("prices", key="item", schema="item STRING, price INT")
+
+    @pipeline.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE loaded (id BIGINT PRIMARY KEY, item TEXT, price BIGINT)")
+        store.run("CREATE TABLE hours (item TEXT PRIMARY KEY, orders BIGINT)")
+
+    @pipeline.step
+    def joined(orders: Any, prices: Any) -> Any:
+        both = orders.join(prices, "item", "left")
+        return both.transform(pipeline.retry(F.col("price").isNull(), "no_price"))
+
+    @pipeline.table("loaded", key="id")
+    def loaded(joined: Any) -> Any:
+        return joined.select("id", "item", "price")
+
+    @pipeline.topic("priced", key="id")
+    def priced(joined: Any) -> Any:
+        return joined.select("id", "price")
+
+    @pipeline.table("hours", key="item")
+    def hours(joined: Any) -> Any:
+        windows = joined.withWatermark("at", "1 hour").groupBy(F.window("at", "1 hour"), "item")
+        return windows.agg(F.count("*").alias("orders")).select("item", "orders")
+
+    pipeline.run("available_now", spark=spark)
 
 
 if __name__ == "__main__":
