@@ -51,8 +51,11 @@ $(STAMP): pyproject.toml setup.py $(KERNEL)
 	@$(PYTHON) tools/set_up.py --venv $(VENV) --java $(JAVA) --compiler $(COMPILER)
 	@touch $(STAMP)
 
-demo: setup  ## the main job: a year of flights through broker, Spark and database
-	@$(BIN)/kohort demo flights
+# only the first so many flights (all: a year)
+FLIGHTS ?=
+
+demo: setup  ## the main job: a year of flights through broker, Spark and database (FLIGHTS=5000)
+	@$(BIN)/kohort demo flights $(if $(FLIGHTS),--limit $(FLIGHTS))
 
 demo-kill: setup  ## the main job on the full year, killed again and again, with the same figures
 	@$(BIN)/python tools/demo_kill.py
