@@ -180,6 +180,19 @@ def test_loss_is_a_log_start_past_what_is_wanted_and_nothing_else() -> None:
     assert planner(port).latest(Position({T0: 4, T1: 0})).next[T0] == 10
 
 
+def test_a_start_past_the_end_is_refused_once() -> None:
+    """What is written next would be left out. A later end that is behind is no reason to fail."""
+    port = FakePort({T0: [1] * 5, T1: [1] * 5})
+    start = '{"t": {"0": 7, "1": 0}}'
+    query = planner(port, startingOffsets=start)
+    with pytest.raises(DataLossError, match="t/0: the query begins at 7, past the log's end at 5"):
+        query.latest(query.initial())
+    lenient = planner(port, startingOffsets=start, failOnDataLoss="false")
+    assert lenient.latest(lenient.initial()).next == {T0: 7, T1: 5}
+    later = Position(next={T0: 7, T1: 5}, ids={"t": "id-t"})
+    assert query.latest(later).next == {T0: 7, T1: 5}
+
+
 @pytest.mark.parametrize("records", [4, 1])
 def test_a_topic_made_anew_between_two_looks_is_noticed(records: int) -> None:
     """Before anything of it is planned from the old position, whichever end is further."""

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import types
 
 from kohort.errors import ConfigError
 from kohort.spark.options import parse_sink, parse_source
+from kohort.spark.sink import check_types
 from tests.pages import ROOT
 from tests.patience import PATIENCE_S
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from kohort.testing import Cluster
 
+BYTES = types.BinaryType()
 Make = Callable[..., str]
 Send = Callable[..., None]
 Starter = Callable[["SparkSession", "DataStreamWriter", str, str], "StreamingQuery"]
@@ -218,3 +221,40 @@ def test_options_that_spark_hands_over_are_accepted_and_typing_errors_are_not() 
     assert parse_source({**base, "subscribe": "t"}, streaming=False).topics == ("t",)
     with pytest.raises(ConfigError, match="unknown option 'checkpointlocatio'"):
         parse_sink({**base, "topic": "t", "checkpointlocatio": "/c"})
+
+
+def headers(key: str = "key") -> types.ArrayType:
+    fields = [types.StructField(key, types.StringType()), types.StructField("value", BYTES)]
+    return types.ArrayType(types.StructType(fields))
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "message"),
+    [
+        ("value", types.IntegerType(), "is of type int, and must be string or binary"),
+        ("key", types.DoubleType(), "is of type double, and must be string or binary"),
+        ("partition", types.StringType(), "is of type string, and must be int"),
+        ("topic", BYTES, "is of type binary, and must be string"),
+        ("headers", types.MapType(types.StringType(), BYTES), "is of type map<string,binary>"),
+        ("headers", headers("name"), "is of type array<struct<name:string,value:binary>>"),
+    ],
+)
+def test_a_column_of_another_type_is_refused_before_anything_is_written(
+    column: str, type_: types.DataType, message: str
+) -> None:
+    """Spec 6.7: as by the JVM connector, which converts nothing either."""
+    schema = types.StructType([types.StructField(column, type_)])
+    with pytest.raises(ConfigError, match=re.escape(f"column {column} {message}")):
+        check_types(schema)
+
+
+def test_the_connectors_types_are_taken() -> None:
+    taken = {
+        "key": types.StringType(),
+        "value": BYTES,
+        "topic": types.StringType(),
+        "partition": types.IntegerType(),
+        "headers": headers(),
+        "other": types.DoubleType(),
+    }
+    check_types(types.StructType([types.StructField(name, t) for name, t in taken.items()]))

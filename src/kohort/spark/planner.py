@@ -217,6 +217,8 @@ class Planner:
         self._check_loss(origin)
         if not self._frozen or self._target is None:
             self._target = self._ends(origin)
+            if start.initial:
+                self._check_begins_within(origin, self._target)
         if self._made_anew(origin, self._target):
             return self._next(start, max_offsets)
         target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
@@ -513,6 +515,28 @@ class Planner:
             f"there is no topic {what}, or this user may not see it (it needs DESCRIBE); create it "
             "first (kohort topic create), or ask whoever keeps the cluster for the right"
         )
+
+    def _check_begins_within(
+        self, origin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        """Refuse a start past the end of a log: what is written next would be left out.
+
+        Of the first batch alone: later, an end may be behind for a moment after a leader has
+        changed.
+        """
+        for (topic, partition), offset in origin.items():
+            end = ends.get((topic, partition), offset)
+            if offset <= end:
+                continue
+            text = f"{topic}/{partition}: the query begins at {offset}, past the log's end at {end}"
+            if not self._options.streaming:
+                raise ConfigError(f"{text}. Begin at {end} or before")
+            if self._options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{text}. Begin at {end} or before, or say failOnDataLoss=false to wait for "
+                    f"record {offset}"
+                )
+            log.warning("%s; waiting for record %d", text, offset)
 
     def _check_loss(self, wanted: Mapping[TopicPartition, int]) -> None:
         for at, offset in wanted.items():

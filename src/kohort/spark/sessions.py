@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import ConfigError
 from kohort.spark.class_archive import java_options
+from kohort.spark.local_files import set_modes_by_calls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,6 +145,8 @@ def session(
     spark = builder.getOrCreate()
     quiet = "OFF" if chosen in ("local", "test") else "ERROR"
     spark.sparkContext.setLogLevel(os.environ.get(LOG_VARIABLE, quiet))
+    if master.startswith("local"):
+        set_modes_by_calls(spark.sparkContext)
     register(spark)
     end_quietly(spark.sparkContext)
     return spark

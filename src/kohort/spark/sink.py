@@ -12,12 +12,21 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.producer import Producer
@@ -27,7 +36,40 @@ from kohort.spark.publisher import producer_for
 from kohort.spark.worker import forget
 
 pc: Any = pyarrow.compute
-COLUMNS = frozenset({"key", "value", "headers", "topic", "partition"})
+TYPES: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
+    "key": ("string or binary", lambda t: isinstance(t, StringType | BinaryType)),
+    "value": ("string or binary", lambda t: isinstance(t, StringType | BinaryType)),
+    "headers": ("array<struct<key:string,value:binary>>", lambda t: _are_headers(t)),
+    "topic": ("string", lambda t: isinstance(t, StringType)),
+    "partition": ("int", lambda t: isinstance(t, IntegerType)),
+}
+"""Of each column that is written, its type in words and as a check."""
+COLUMNS = frozenset(TYPES)
+
+
+def _are_headers(type_: DataType) -> bool:
+    match type_:
+        case ArrayType(
+            elementType=StructType(
+                fields=[
+                    StructField(name="key", dataType=StringType()),
+                    StructField(name="value", dataType=BinaryType()),
+                ]
+            )
+        ):
+            return True
+    return False
+
+
+def check_types(schema: StructType) -> None:
+    """Refuse a column of another type than the JVM connector takes, before anything is written."""
+    for column in schema.fields:
+        words, fits = TYPES.get(column.name, ("", lambda _: True))
+        if not fits(column.dataType):
+            raise ConfigError(
+                f"column {column.name} is of type {column.dataType.simpleString()}, and must be "
+                f"{words}: cast it, for example {column.name}.cast({words.split()[0]!r})"
+            )
 
 
 class Sent(WriterCommitMessage):

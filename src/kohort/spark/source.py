@@ -13,6 +13,7 @@ Rules (spec 6.1, 6.7):
 # pyright: basic
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -44,18 +45,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, DataLossError
 from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.spark import arrow
 from kohort.spark.fetch import read_ranges
 from kohort.spark.formats import Rows, Typed, parse_schema
-from kohort.spark.offsets import Position, Range, pack
+from kohort.spark.offsets import Position, Range, TopicPartition, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
 from kohort.spark.planner import Planner, check_named, times_of
 from kohort.spark.pushdown import Seeks
-from kohort.spark.sink import RecordSink, Sent
+from kohort.spark.sink import RecordSink, Sent, check_types
 from kohort.spark.worker import keep_value, settle_down
 
+log = logging.getLogger("kohort.spark")
 NAME = "kohort"
 
 
@@ -108,10 +110,15 @@ class KohortDataSource(DataSource):
                 'mode("overwrite") would delete the records of a topic, which format kohort does '
                 'not do; write with mode("append")'
             )
-        return BatchWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
+        return BatchWriter(self._sink(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return StreamWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
+        return StreamWriter(self._sink(schema))
+
+    def _sink(self, schema: StructType) -> RecordSink:
+        sink = RecordSink(parse_sink(self.options), tuple(schema.fieldNames()))
+        check_types(schema)
+        return sink
 
 
 def parsed(options: Mapping[str, str]) -> SourceOptions:
@@ -241,7 +248,7 @@ class BatchReader(DataSourceReader):
         elif isinstance(options.ending, dict):
             check_named(options.ending, list(stop), "endingOffsets")
             ends = {at: options.ending[at[0]][at[1]] for at in stop}
-            stop = {at: stop[at] if o == LATEST else o for at, o in ends.items()}
+            stop = {at: self._within(at, o, stop[at]) for at, o in ends.items()}
         for at, end in stop.items():
             if end < start.next[at]:
                 raise ConfigError(
@@ -252,6 +259,16 @@ class BatchReader(DataSourceReader):
             for (t, p), end in sorted(stop.items())
             if end > start.next[t, p]
         ]
+
+    def _within(self, at: TopicPartition, wanted: int, end: int) -> int:
+        """Where a partition's range ends: at most at the end of its log."""
+        if wanted == LATEST or wanted <= end:
+            return end if wanted == LATEST else wanted
+        text = f"endingOffsets: {at[0]}/{at[1]}: {wanted} is past the log's end at {end}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}. Say -1 for its end, or failOnDataLoss=false to end there")
+        log.warning("%s; the range ends there", text)
+        return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_down()

@@ -9,7 +9,7 @@ from tests.interop.connectors.world import Queries, World
 
 Scenario = Callable[[World], None]
 STREAMS: Final[dict[str, Scenario]] = {}
-LOST: Final = "lost|offset|deleted|partition|topic"
+LOST: Final = "lost|gone|deleted|past the log's end"
 
 
 def scenario(function: Scenario) -> Scenario:
@@ -51,6 +51,23 @@ def latest_after_a_batch(w: World) -> None:
     query = w.query(subscribe=topic, startingOffsets={topic: {"0": -1, "1": 5}})
     query.run()
     w.fill(topic, 3)
+    query.run()
+
+
+@scenario
+def starting_past_the_end(w: World) -> None:
+    topic = w.filled()
+    w.query(subscribe=topic, startingOffsets={topic: {"0": 50, "1": 8}}).run(error=LOST)
+
+
+@scenario
+def starting_past_the_end_leniently(w: World) -> None:
+    topic = w.filled()
+    query = w.query(
+        subscribe=topic, startingOffsets={topic: {"0": 50, "1": 8}}, failOnDataLoss="false"
+    )
+    query.run()
+    w.fill(topic, 3, 1)
     query.run()
 
 

@@ -34,6 +34,8 @@ COLUMNS: Final = (
     "headers",
 )
 FAILS: Final = "fails"
+QUERY_DUMP: Final = "=== Streaming Query ==="
+"""Behind it an error lists offsets and options, whatever went wrong."""
 POLL_MS: Final = "3000"
 """So long the connector waits for records that are not there, before it fails."""
 Row = tuple[Any, ...]
@@ -99,7 +101,7 @@ class World:
         try:
             shown = what()
         except Exception as raised:  # whatever it is: Spark, py4j and Python each have their own
-            text = f"{type(raised).__name__}: {raised}"
+            text = f"{type(raised).__name__}: {raised}".partition(QUERY_DUMP)[0]
             expected = error and re.search(error, text, re.IGNORECASE | re.DOTALL)
             shown = FAILS if expected else f"{FAILS} otherwise: {text[:1_500]}"
         self.seen[make].append(shown)
@@ -109,15 +111,16 @@ class World:
         for make in MAKES:
             self.note(make, lambda make=make: what(make), error)
 
-    def equal(self) -> bool:
-        return self.seen[THEIRS] == self.seen[OURS]
-
-    def told(self) -> str:
-        """The first difference."""
+    def steps_apart(self) -> tuple[int, ...]:
+        """The steps at which the two have shown something else."""
         pairs = zip(self.seen[THEIRS], self.seen[OURS], strict=True)
-        for step, (theirs, ours) in enumerate(pairs):
-            if theirs != ours:
-                return f"step {step}:\n connector: {theirs}\n ours:      {ours}"
+        return tuple(step for step, (theirs, ours) in enumerate(pairs) if theirs != ours)
+
+    def first_difference(self) -> str:
+        """What each has shown at the first step at which they differ."""
+        for step in self.steps_apart():
+            theirs, ours = self.seen[THEIRS][step], self.seen[OURS][step]
+            return f"step {step}:\n connector: {theirs}\n ours:      {ours}"
         return f"no difference: {str(self.seen[OURS])[:500]}"
 
     # Reading
