@@ -451,13 +451,16 @@ class App:
         self._require_handler()
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
-        port = self._way.port()
         given_up = 0
         try:
-            if self._await_topics(port, signals, on_trouble):
-                given_up = self._begin(port, signals, on_trouble)
+            with contextlib.closing(self._way.port()) as port:
+                if self._await_topics(port, on_trouble):
+                    given_up = self._begin(port, signals, on_trouble)
+        except KeyboardInterrupt:  # a Ctrl-C before the signal handlers
+            if not signals or self._runner is not None:
+                raise
+            self._stopped = True  # nothing was begun, so there is nothing to end
         finally:
-            port.close()
             self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
         return Ended(self._counted, given_up)
@@ -551,19 +554,10 @@ class App:
             return contextlib.nullcontext()
         return reachable(self, self._remote)
 
-    def _await_topics(
-        self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
-    ) -> bool:
+    def _await_topics(self, port: ClusterPort, on_trouble: Callable[[str], None] | None) -> bool:
         """Make the retry topics once the source topics are there. False: stopped first."""
-
         ensure = partial(ensure_topics, self._name, self.topics, port, bootstrap=self.servers)
-        try:
-            return self._waiting.wait(TOPICS, ensure, on_trouble)
-        except KeyboardInterrupt:
-            if not signals:
-                raise
-            self._stopped = True  # nothing was begun, so there is nothing to end
-            return False
+        return self._waiting.wait(TOPICS, ensure, on_trouble)
 
     def _prepare_store(self, on_trouble: Callable[[str], None] | None) -> bool:
         """Make what the store has to have, if there is one. False: the app was stopped first."""

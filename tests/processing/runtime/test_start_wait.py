@@ -15,6 +15,7 @@ from kohort.processing import app as shell
 from kohort.processing.app import App
 from kohort.processing.runtime import exactly_once_runner as exact_runner
 from kohort.processing.runtime import start_wait
+from kohort.processing.runtime.client_settings import Way
 from kohort.processing.runtime.start_wait import LONGEST_PAUSE_S, TOPICS, until_there
 from kohort.retry.store import Store, StoreBusyError
 from tests.patience import PATIENCE_S, until
@@ -239,6 +240,26 @@ def test_ctrl_c_while_it_waits_for_its_topic(cluster, monkeypatch, signals) -> N
     app.handler("never")(lambda record: None)
     if signals:
         assert app.run().clean
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            app.run(signals=False)
+
+
+@pytest.mark.parametrize("signals", [True, False])
+@pytest.mark.parametrize("step", ["consumer", "producer", "port"])
+def test_ctrl_c_at_any_step_of_the_start(cluster, monkeypatch, signals, step) -> None:
+    """F.19, F.26: imports and connections take seconds on a busy machine; no traceback then."""
+    cluster.create_topic(topic := f"{step}-{signals}".lower(), partitions=1)
+    app = App("begun", bootstrap_servers=cluster.bootstrap)
+    app.handler(topic)(lambda record: None)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Way, step, interrupted)
+    if signals:
+        assert app.run().clean
+        assert app.is_stopping
     else:
         with pytest.raises(KeyboardInterrupt):
             app.run(signals=False)
