@@ -76,9 +76,14 @@ class Progress:
     entering: int = 0
 
     @property
+    def ending(self) -> bool:
+        """No source record waits for its first try, and none for a retry."""
+        return self.done >= self.inputs and self.retrying == 0
+
+    @property
     def drained(self) -> bool:
         """Everything that is there has ended: loaded or failed."""
-        return self.done >= self.inputs and self.retrying == 0 and self.entering == 0
+        return self.ending and self.entering == 0
 
 
 def measure(

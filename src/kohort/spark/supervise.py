@@ -390,7 +390,10 @@ class Supervisor:
             if now >= next_measure or not running:
                 progress = measure(self._pipeline, store, port, self._handed_on)
                 spent = time.monotonic() - now
-                next_measure = now + max(PROGRESS_S, PROGRESS_COST * spent)
+                ending = mode == "until_idle" and complete and progress.ending
+                next_measure = now + (
+                    PROGRESS_S if ending else max(PROGRESS_S, PROGRESS_COST * spent)
+                )
                 if on_progress is not None:
                     on_progress(progress)
                 idle = mode == "until_idle" and complete and progress.drained

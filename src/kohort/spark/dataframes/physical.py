@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import analyzed
+from kohort.spark.dataframes.plans import analyzed, as_rdd
 
 _CONSTANTS: Final = frozenset({"LocalTableScan"})
 _SHARED: Final = ("ReusedExchange", "ReusedSubquery", "InMemoryTableScan", "AdaptiveSparkPlan")
@@ -61,6 +61,16 @@ class PhysicalPlans:
         else:
             self._made[key] = prepared
         return made
+
+    def job(
+        self,
+        key: Hashable,
+        frames: Mapping[str, DataFrame],
+        function: Callable[[Mapping[str, DataFrame]], DataFrame],
+    ) -> DataFrame:
+        """The function's frame over any frames; what lies below them is planned by itself."""
+        leaves = {name: as_rdd(frame) for name, frame in frames.items()}
+        return self.frame(key, leaves, lambda: function(leaves))
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,8 @@ def computed_once(frame: DataFrame) -> tuple[DataFrame, Callable[[], None]]:
 
 def as_rdd(frame: DataFrame) -> DataFrame:
     """The frame as a leaf of plans: they read its RDD, and Spark does not plan it again."""
+    if analyzed(frame).nodeName() == "LogicalRDD":
+        return frame
     spark: Any = frame.sparkSession
     inner: Any = frame._jdf
     rdd = inner.queryExecution().toRdd()

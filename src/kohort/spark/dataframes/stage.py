@@ -58,7 +58,7 @@ from kohort.spark.outputs.protocol import (
 )
 from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
 from kohort.spark.outputs.topics import TopicOutput
-from kohort.spark.outputs.work import BatchWork, check_context
+from kohort.spark.outputs.work import BatchWork, Planned, check_context
 
 log = logging.getLogger("kohort.spark")
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -222,7 +222,8 @@ class StageFunction:
                 TablePart(m.output, _constant(prepared.tables[m.output.name]))
                 for m in database.merges
             ]
-            work = _Work(frame, database, tables, transaction, prepared.topics, self.query)
+            planned = self._plan.physical.job
+            work = _Work(frame, database, tables, transaction, prepared.topics, self.query, planned)
             committer = Committer(self._policy(), database, transaction, self._setting.reached)
             if committer.run(batch, work) is Outcome.SKIPPED:
                 self._skip(frame)
@@ -447,9 +448,12 @@ class _Work:
         transaction: TopicTransaction | None,
         topics: Sequence[TopicPart],
         query: str,
+        planned: Planned,
     ) -> None:
         writes = transaction if topics else None
-        self._inner = BatchWork(frame, database, tables, writes, topics, query, computed=True)
+        self._inner = BatchWork(
+            frame, database, tables, writes, topics, query, computed=True, planned=planned
+        )
 
     def run(self, identity: Identity | None) -> Written:
         """See `protocol.Work`."""

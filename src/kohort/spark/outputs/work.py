@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -28,18 +28,22 @@ from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.errors import ConfigError
 from kohort.spark.outputs.database import BatchStore, stage_file
 from kohort.spark.outputs.kafka import TopicTransaction
-from kohort.spark.outputs.parts import Select, TablePart, TopicPart
+from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import Attempt, Written
 from kohort.spark.outputs.reports import REPORT_SCHEMA
 from kohort.spark.outputs.staging import StageSpec, staged_rows
 from kohort.spark.outputs.tables import Merge, Rejected
-from kohort.spark.outputs.topics import owners
+from kohort.spark.outputs.topics import TopicOutput, owners
 from kohort.spark.outputs.writing import (
     ENCODED_SCHEMA,
+    IDENTITY,
     WriteSpec,
     encoded,
     written,
 )
+
+Frames = Mapping[str, DataFrame]
+Planned = Callable[[Hashable, Frames, Callable[[Frames], DataFrame]], DataFrame]
 
 
 @dataclass
@@ -54,6 +58,8 @@ class BatchWork:
         topics: the topic outputs.
         query: the query's name.
         computed: what outputs select is kept by the caller already.
+        planned: the job of a key over the frames that it reads, planned by the function or as for
+            an earlier batch.
     """
 
     frame: DataFrame
@@ -63,6 +69,7 @@ class BatchWork:
     topics: Sequence[TopicPart]
     query: str
     computed: bool = False
+    planned: Planned | None = None
     _kept: bool = field(default=False, init=False)
 
     def run(self, identity: Identity | None) -> Written:
@@ -71,20 +78,18 @@ class BatchWork:
         parts = len(merges) + sum(not topic.letters for topic in self.topics)
         if parts > 1 and not (self._kept or self.computed):
             self.keep()
-        reports = [
-            self._staged(merge, table.select)
-            for merge, table in zip(merges, self.tables, strict=True)
-        ]
-        writes: list[DataFrame] = []
-        if identity is not None and self.transaction is not None:
-            writes = self._written(identity, self.transaction)
+        writes = identity is not None and self.transaction is not None
+        sent = [t for t in self.topics if not t.letters] if writes else []
         result = Written()
-        if not reports and not writes:
+        if not merges and not sent:
             return result
-        job = union_all([*reports, *writes])
-        with _Tagged(self.frame.sparkSession.sparkContext) as tagged:
+        job = self._job(merges, sent)
+        context = self.frame.sparkSession.sparkContext
+        if sent:
+            context.setLocalProperty(IDENTITY, json.dumps(identity))
+        with _Tagged(context) as tagged:
             rows = job.collect()
-            if writes:  # staging is idempotent: an attempt that does not count is inert
+            if sent:  # staging is idempotent: an attempt that does not count is inert
                 result.tainted = tagged.second_attempts()
         self._note(rows, result)
         return result
@@ -115,10 +120,31 @@ class BatchWork:
         if self._kept:
             self.frame.unpersist()
 
-    def _staged(self, merge: Merge, select: Select | None) -> DataFrame:
+    def _job(self, merges: Sequence[Merge], sent: Sequence[TopicPart]) -> DataFrame:
+        """The staging and the writing of everything, as reports."""
+        selected = [part.select for part in (*self.tables, *sent)]
+        frames = {
+            str(number): select(self.frame) if select else self.frame
+            for number, select in enumerate(selected)
+        }
+
+        def job(frames: Frames) -> DataFrame:
+            rows = list(frames.values())
+            parts = [self._staged(merge, frame) for merge, frame in zip(merges, rows, strict=False)]
+            if sent:
+                assert self.transaction is not None, "topics are sent within a transaction"
+                parts.append(self._written(self.transaction, sent, rows[len(merges) :]))
+            return union_all(parts)
+
+        if self.planned is None:
+            return job(frames)
+        partitions = tuple(sorted(self.transaction.partitions.items())) if self.transaction else ()
+        names = str(([m.output.name for m in merges], [t.output.names for t in sent]))
+        return self.planned(("job", names, partitions), frames, job)
+
+    def _staged(self, merge: Merge, frame: DataFrame) -> DataFrame:
         """The staging of one table, as reports."""
         assert self.database is not None, "a merge belongs to a database"
-        frame = select(self.frame) if select else self.frame
         columns = (*merge.columns, *merge.output.staged_only)
         spec = StageSpec(
             merge.output.name,
@@ -132,37 +158,43 @@ class BatchWork:
             frame = frame.select(*map(_quoted, columns))
         return frame.mapInArrow(staged_rows(spec), REPORT_SCHEMA)
 
-    def _written(self, identity: Identity, transaction: TopicTransaction) -> list[DataFrame]:
-        """The writing of all topics, as reports; empty when nothing is written to any."""
+    def _written(
+        self,
+        transaction: TopicTransaction,
+        topics: Sequence[TopicPart],
+        frames: Sequence[DataFrame],
+    ) -> DataFrame:
+        """The writing of all topics, as reports."""
         partitions = transaction.partitions
         context = self.frame.sparkSession.sparkContext
         tasks = max(1, min(sum(partitions.values()), context.defaultParallelism))
         owner_of = owners(partitions, tasks)
-        parts = [
-            self._encoded(topic, partitions, owner_of, tasks)
-            for topic in self.topics
-            if not topic.letters
-        ]
-        if not parts:
-            return []
-        batches = union_all(parts)
-        outbox = self.database.store.url if self.database is not None else None
-        spec = WriteSpec(identity, self.topics[0].output.client, outbox, self.query)
-        shuffled = batches.repartitionById(tasks, batches["owner"])
-        return [shuffled.mapInArrow(written(spec), REPORT_SCHEMA)]
-
-    def _encoded(
-        self, topic: TopicPart, partitions: dict[str, int], owner_of: dict[str, int], tasks: int
-    ) -> DataFrame:
-        frame = topic.select(self.frame) if topic.select else self.frame
-        output = topic.output
-        columns = [frame[_quoted(c)] for c in output.columns(frame.columns)]
-        if output.timestamp is not None:
-            columns.append(frame[_quoted(output.timestamp)].alias("timestamp"))
-        names = {name: partitions[name] for name in output.names}
-        return frame.select(*columns).mapInArrow(
-            encoded(output, names, owner_of, tasks), ENCODED_SCHEMA
+        batches = union_all(
+            [
+                _encoded(topic.output, frame, partitions, owner_of, tasks)
+                for topic, frame in zip(topics, frames, strict=True)
+            ]
         )
+        outbox = self.database.store.url if self.database is not None else None
+        spec = WriteSpec(topics[0].output.client, outbox, self.query)
+        shuffled = batches.repartitionById(tasks, batches["owner"])
+        return shuffled.mapInArrow(written(spec), REPORT_SCHEMA)
+
+
+def _encoded(
+    output: TopicOutput,
+    frame: DataFrame,
+    partitions: dict[str, int],
+    owner_of: dict[str, int],
+    tasks: int,
+) -> DataFrame:
+    columns = [frame[_quoted(c)] for c in output.columns(frame.columns)]
+    if output.timestamp is not None:
+        columns.append(frame[_quoted(output.timestamp)].alias("timestamp"))
+    names = {name: partitions[name] for name in output.names}
+    return frame.select(*columns).mapInArrow(
+        encoded(output, names, owner_of, tasks), ENCODED_SCHEMA
+    )
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:

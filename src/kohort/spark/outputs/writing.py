@@ -13,6 +13,7 @@ Rules (ADR 0019):
 # pyright: basic
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.client.shared.writer import SharedWriter
-from kohort.errors import KohortError
+from kohort.errors import KohortError, UsageError
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.database import INTO_OUTBOX
@@ -36,6 +37,9 @@ from kohort.spark.outputs.topics import Encoder, TopicOutput
 from kohort.spark.worker import forget, keep, settle_down
 
 ENCODED_SCHEMA: Final = "owner int, topic string, partition int, records int, payload binary"
+IDENTITY: Final = "kohort.transaction.identity"
+"""The local property of a job in which its tasks find whose transaction they write into. So the
+plan of a job says nothing of its batch, and the next batch can use it again."""
 _FLUSH_BYTES: Final = 4 << 20
 _ENCODED: Final = pa.schema(
     [
@@ -54,13 +58,11 @@ class WriteSpec:
     """What a writing task needs to know.
 
     Args:
-        identity: the transaction's.
         client: the configuration of the clients.
         outbox: where what is sent is kept too; None without a database.
         query: the name under which it is kept.
     """
 
-    identity: Identity
     client: dict[str, str] = field(repr=False)
     outbox: str | None
     query: str
@@ -110,12 +112,20 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
         records: dict[TopicPartition, int] = {}
         problem = ""
         try:
-            records = _write(spec, attempt, _read(batches))
+            identity = _identity(context)
+            records = _write(spec, identity, attempt, _read(batches))
         except Exception as error:  # whatever it is, a second attempt must not follow
             problem = f"{type(error).__name__}: {error}"
         yield _report(attempt, records, problem)
 
     return run
+
+
+def _identity(context: TaskContext | None) -> Identity:
+    text = None if context is None else context.getLocalProperty(IDENTITY)
+    if text is None:
+        raise UsageError(f"the job of this task has no local property {IDENTITY}")
+    return Identity(*json.loads(text))
 
 
 def _report(attempt: int, records: Mapping[TopicPartition, int], problem: str) -> pa.RecordBatch:
@@ -140,7 +150,7 @@ def _read(batches: Batches) -> Iterator[EncodedBatch]:
 
 
 def _write(
-    spec: WriteSpec, attempt: int, batches: Iterator[EncodedBatch]
+    spec: WriteSpec, identity: Identity, attempt: int, batches: Iterator[EncodedBatch]
 ) -> dict[TopicPartition, int]:
     writer: SharedWriter = keep("shared writer", spec.client, lambda: SharedWriter(spec.client))
     try:
@@ -148,7 +158,7 @@ def _write(
             url = spec.outbox
             store: Store = keep("store", {"url": url}, lambda: open_store(url))
             batches = kept(store, spec.query, attempt, batches)
-        return writer.write(spec.identity, batches)
+        return writer.write(identity, batches)
     except KohortError:
         forget("shared writer", spec.client)
         if spec.outbox is not None:
