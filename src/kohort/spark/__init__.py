@@ -16,12 +16,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kohort.retry.classify import Fatal, Permanent, RetryAfter, Temporary
-from kohort.retry.effects import Execute, Insert, Upsert
-from kohort.retry.handling import Batch, Lookup, Record
-from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
-
 if TYPE_CHECKING:
+    from kohort.retry.classify import Fatal, Permanent, RetryAfter, Temporary
+    from kohort.retry.effects import Execute, Insert, Upsert
+    from kohort.retry.handling import Batch, Lookup, Record
     from kohort.spark.health import QueryHealth
     from kohort.spark.outputs import (
         BatchFunction,
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
         to_table,
         to_topic,
     )
+    from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
     from kohort.spark.progress import (
         Progress,
         Reconciliation,
@@ -86,35 +85,44 @@ __all__ = [
     "watch",
 ]
 
-_LATER = {
-    "Progress": "progress",
-    "Reconciliation": "progress",
-    "TopicReconciliation": "progress",
-    "measure": "progress",
-    "reconcile": "progress",
-    "retries_over_time": "progress",
-    "PipelineFailedError": "supervise",
-    "Replayed": "rebuilding",
-    "replay": "rebuilding",
-    "QueryHealth": "health",
-    "QueryWatch": "watching",
-    "watch": "watching",
-    "BatchFunction": "outputs.batches",
-    "OutputRecord": "outputs.topics",
-    "Rejected": "outputs.tables",
-    "to_delta": "outputs.batches",
-    "to_files": "outputs.batches",
-    "to_iceberg": "outputs.batches",
-    "to_outputs": "outputs.batches",
-    "to_table": "outputs.batches",
-    "to_topic": "outputs.batches",
+_HOMES = {
+    "kohort.retry.classify": ("Fatal", "Permanent", "RetryAfter", "Temporary"),
+    "kohort.retry.effects": ("Execute", "Insert", "Upsert"),
+    "kohort.retry.handling": ("Batch", "Lookup", "Record"),
+    "kohort.spark.health": ("QueryHealth",),
+    "kohort.spark.outputs.batches": (
+        "BatchFunction",
+        "to_delta",
+        "to_files",
+        "to_iceberg",
+        "to_outputs",
+        "to_table",
+        "to_topic",
+    ),
+    "kohort.spark.outputs.tables": ("Rejected",),
+    "kohort.spark.outputs.topics": ("OutputRecord",),
+    "kohort.spark.pipeline": ("Pipeline", "SetupStore", "load_pipeline"),
+    "kohort.spark.progress": (
+        "Progress",
+        "Reconciliation",
+        "TopicReconciliation",
+        "measure",
+        "reconcile",
+        "retries_over_time",
+    ),
+    "kohort.spark.rebuilding": ("Replayed", "replay"),
+    "kohort.spark.sessions": ("register", "session"),
+    "kohort.spark.supervise": ("PipelineFailedError",),
+    "kohort.spark.watching": ("QueryWatch", "watch"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The names that need a client are loaded when they are asked for."""
-    if name in ("session", "register"):
-        return getattr(importlib.import_module("kohort.spark.sessions"), name)
-    if name in _LATER:
-        return getattr(importlib.import_module(f"kohort.spark.{_LATER[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Load a name when it is asked for: each query of `format("kohort")` starts processes that
+    import this package and need none of them.
+    """
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

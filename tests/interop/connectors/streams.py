@@ -9,7 +9,7 @@ from tests.interop.connectors.world import Queries, World
 
 Scenario = Callable[[World], None]
 STREAMS: Final[dict[str, Scenario]] = {}
-LOST: Final = "lost|gone|deleted|past the log's end"
+LOST: Final = "lost|gone|deleted|past the log's end|UnknownTopicOrPartition"
 
 
 def scenario(function: Scenario) -> Scenario:

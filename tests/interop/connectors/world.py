@@ -58,7 +58,8 @@ class World:
         """A new topic."""
         self._topics += 1
         made = name or f"{self._name}-{self._topics}"
-        settings = {key.replace("_", "."): value for key, value in config.items()}
+        named = {key.replace("_", "."): value for key, value in config.items()}
+        settings = {"retention.ms": "-1", **named}  # the records are of 1970
         self.cluster.create_topic(made, partitions=partitions, config=settings)
         return made
 
