@@ -407,7 +407,7 @@ class ConsumerStalledError(KohortError):
 
 
 class DataLossError(KohortError):
-    """Records that were asked for are gone (retention, truncation, or a topic made anew)."""
+    """Records that were asked for are gone (retention, truncation, or a topic created again)."""
 
 
 _E = TypeVar("_E", bound=BaseException)

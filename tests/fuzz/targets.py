@@ -110,7 +110,7 @@ def requests(data: bytes) -> None:
 
 
 class Broker:
-    """A broker on the fast path, made anew when it has stored much."""
+    """A broker on the fast path, created again when it has stored much."""
 
     TURNS = 2_000
 

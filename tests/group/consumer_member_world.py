@@ -30,7 +30,7 @@ class ConsumerWorld(World):
         super().__init__(seed, protocol, static=static)
 
     def topic_id(self, name: str) -> bytes:
-        """A topic made anew has another id."""
+        """A topic created again has another id."""
         return f"{name}{self.made.get(name, 0)}".encode().rjust(16, b"\1")
 
     def image(self) -> TopicsImage:
@@ -57,7 +57,7 @@ class ConsumerWorld(World):
         self.spread()
 
     def remake(self) -> None:
-        """A topic is deleted and made anew with fewer or more partitions, or a new one is made."""
+        """A topic is created again with fewer or more partitions, or a new one is created."""
         topic = self.chance.choice(["b", "c"])
         self.made[topic] = self.made.get(topic, 0) + 1
         self.topics[topic] = self.chance.randint(1, 4)

@@ -138,7 +138,7 @@ def test_metadata_refused_shrinks_only_what_was_long() -> None:
 
 
 def test_a_reader_that_was_set_back_does_everything_again() -> None:
-    """R1: the log was cut or made anew under the same name; what is read now is not what was."""
+    """R1: the log was cut or created again under the same name; its records have changed."""
     engine = Engine([route()])
     started(engine)
     engine.polled(TP, records(*range(10)), 10, 0)

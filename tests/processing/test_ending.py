@@ -129,7 +129,7 @@ def test_a_second_signal_gives_up_what_is_at_work(cluster, topic, produce, numbe
         process.communicate()
     assert out.endswith("abandoned 1\n"), said
     assert process.returncode == 0
-    assert "1 record was still being worked on after 0 s" in said
+    assert "1 record was still in progress after 0 s" in said
 
 
 class Member:

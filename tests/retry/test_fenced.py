@@ -324,7 +324,7 @@ def test_store_emptied_restored_or_topic_made_anew_is_refused(world: World) -> N
     with pytest.raises(DataLossError, match="backup"):
         loader.open(world.span("in", 0, 1, 2))
     world.topic_id = "id-2"
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         loader.open(world.span("in", 0, 0, 2))
     assert world.loaded() == []
     store.close()

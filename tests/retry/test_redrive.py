@@ -332,7 +332,7 @@ def test_into_a_retry_topic_or_another_topic(cluster) -> None:
     assert len(failures.there("retry:1h")) == 15
     with pytest.raises(ConfigError, match="there is no such retry topic; the policy has 1h"):
         failures.redrive(target="retry:5m")
-    with pytest.raises(UsageError, match="does not exist, so nobody would read"):
+    with pytest.raises(UsageError, match="does not exist, so no program would read"):
         failures.redrive(target="topic:nowhere").run()
     with pytest.raises(ConfigError, match="write entry, retry:30m or topic:NAME"):
         failures.redrive(target="source")

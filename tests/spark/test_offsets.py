@@ -77,7 +77,7 @@ def test_loads_are_even() -> None:
 
 
 def test_what_cannot_be_planned() -> None:
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         ranges(Position({}, ids={"t": "1"}), Position({}, ids={"t": "2"}))
     with pytest.raises(DataLossError, match="go back"):
         ranges(Position({("t", 0): 5}), Position({("t", 0): 4}))

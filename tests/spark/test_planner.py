@@ -200,7 +200,7 @@ def test_a_topic_made_anew_between_two_looks_is_noticed(records: int) -> None:
     plan = planner(port, clock=clock)
     start = plan.latest(plan.initial())
     port.ids["t"], port.logs[T0] = "other", [5] * records
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         plan.latest(start)
     lenient = planner(FakePort({T0: [1] * 3}), failOnDataLoss="false")
     start = lenient.latest(lenient.initial())
@@ -219,7 +219,7 @@ def test_a_topic_made_anew_is_noticed() -> None:
     port = FakePort()
     start = planner(port).initial()
     port.ids["t"] = "other"
-    with pytest.raises(DataLossError, match="made anew"):
+    with pytest.raises(DataLossError, match="created again"):
         planner(port).latest(start)
 
 

@@ -122,7 +122,7 @@ def test_a_deleted_topic_is_an_error(
         if again:
             broker.create_topic("goes")
             send(broker, "goes", "c", "d", "e")
-        stream.fails("topic goes was deleted and made anew" if again else "goes")
+        stream.fails("topic goes was deleted and created again" if again else "goes")
         assert stream.values == ["a", "b"]
 
 

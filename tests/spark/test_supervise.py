@@ -23,7 +23,7 @@ TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Writing job
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/worker.py", line 1, in main
     load()
-kohort.errors.DataLossError: pipeline p: the fence of t/0 stands at 3, behind the checkpoint
+kohort.errors.DataLossError: pipeline p: the fence of t/0 is at 3, behind the checkpoint
 
 \tat org.apache.spark.api.python.BasePythonRunner.x(PythonRunner.scala:1)
 \tat java.base/java.lang.Thread.run(Thread.java:840)

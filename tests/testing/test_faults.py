@@ -282,8 +282,8 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
             assert producer.send("full", b"1").result(PATIENCE_S).offset == 0
     said = [r.getMessage() for r in caplog.records if "full-0" in r.getMessage()]
     assert len(said) == 2
-    assert "No space left on device; clients are told KAFKA_STORAGE_ERROR" in said[0]
-    assert "free some space, and it goes on" in said[0]
+    assert "No space left on device; clients get KAFKA_STORAGE_ERROR" in said[0]
+    assert "free some space to continue" in said[0]
     assert "can be written again" in said[1]
 
 

@@ -1,7 +1,7 @@
 """The embedded broker: Kafka's protocol over a durable log, in your process or in one of its own.
 
 `log` < `base` < `security` < `state` < `authorization` < `fast_path` < `coordinator` < `apis` <
-`node` < `faults` < `server` < `control`; each imports only what stands left of it.
+`node` < `faults` < `server` < `control`; each imports only folders to its left.
 """
 
 from kohort.broker.base.config import BrokerConfig, Durability

@@ -1,5 +1,5 @@
 """The clients: `Consumer`, `Producer`, `Admin`, and their async forms.
 
-`common` < `cluster` < `consumer`, `producer`, `admin`; each imports only what stands left of it.
+`common` < `cluster` < `consumer`, `producer`, `admin`; each imports only folders to its left.
 Folders named `plan` hold decisions without sockets, threads or clocks.
 """

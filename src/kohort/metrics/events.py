@@ -185,7 +185,7 @@ class Events:
         self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
 
         def end() -> None:
-            # `==`: a bound method is made anew each time it is named.
+            # `==`: a bound method is created again each time it is named.
             self._listeners[kind] = tuple(t for t in self._listeners.get(kind, ()) if t != listener)
 
         return end

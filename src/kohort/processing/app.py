@@ -14,7 +14,7 @@
 
 Rules:
 - At least once: a record is committed when its handler succeeded, or when its copy is safe in a
-  retry topic or in the dead-letter topic. What was finished beyond the committed offset is
+  retry topic or in the dead-letter topic. Records finished beyond the committed offset are
   remembered beside the commit, so that a crash repeats little.
 - Functions run in threads, coroutine functions in tasks, and with `workers="processes"` in
   processes. Polling and heartbeats never wait for any of them.
@@ -104,9 +104,9 @@ class Ended:
     """How a run has ended.
 
     Args:
-        counts: what has happened, as `App.counts`.
-        given_up: records that were still being worked on when the time for that was over; whoever
-            owns their partitions next does them again.
+        counts: how often each outcome has happened, as `App.counts`.
+        given_up: records that were still in progress when the time to drain was over; the next
+            owner of their partitions handles them again.
     """
 
     counts: Mapping[str, int]
@@ -157,9 +157,9 @@ class App:
         max_records, max_bytes: the most that is read and not done.
         commit_interval, drain: how often finished work is committed (1 s; exactly once 100 ms); how
             long a partition that is taken away waits for its records in flight.
-        head_timeout: send a record that alone holds up its partition's commit for so long to its
+        head_timeout: send a record that alone holds up its partition's commit for longer to its
             first retry topic; 0 never does.
-        progress_timeout: end with StuckError when workers finish nothing for so long; 0 never does.
+        progress_timeout: end with StuckError when workers finish nothing for longer; 0 never does.
         clock_skew: how far broker and this machine may differ; due records wait that longer.
         crash_guard: count the starts from one offset beside the commit, and where the whole program
             ended there twice, begin one record at a time; the one that ends it again is failed.
@@ -366,8 +366,8 @@ class App:
                 async with aiohttp.ClientSession() as app.http:
                     yield
 
-        What stands before `yield` runs before the first record, what stands behind it at the end;
-        what it raises ends the app. `kohort.testing.AppHarness` does not run it.
+        Code before `yield` runs before the first record, code after it at the end; an error in it
+        ends the app. `kohort.testing.AppHarness` does not run it.
 
         Raises ConfigError for a function that is no async generator.
         """
@@ -383,7 +383,7 @@ class App:
         """Register `f(failed)`, called for every failed attempt with a `FailedAttempt`.
 
         It is called on the thread that polls: it counts, or puts into a queue, and does not wait.
-        What it raises is logged, and changes nothing.
+        Its errors are logged and change nothing.
         """
         self._on_failure.append(function)
         return function
@@ -403,7 +403,7 @@ class App:
         drain: str | int | None = None,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        """Change what was given to `App`, before `run`: for whoever starts it. None: as it is.
+        """Change arguments of `App` before `run`, for example from a command line. None: unchanged.
 
         Args:
             workers: how many of each kind: threads, tasks, processes.
@@ -420,8 +420,8 @@ class App:
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.
 
-        Behind them stand retry topics of delays that are no longer named, if records still wait in
-        them.
+        The result also has retry topics of delays that are no longer configured, if records still
+        wait in them.
 
         Raises BrokerError for a source topic that does not exist.
         """
@@ -441,8 +441,9 @@ class App:
 
         Args:
             signals: False leaves signal handlers alone.
-            on_trouble: told in words when something outside is wrong that may pass (no broker
-                answers, the store is away, transactions are refused), and "" when it is over.
+            on_trouble: called with a message when something outside is wrong that may pass (no
+                broker answers, the store is away, transactions are refused), and with "" when it is
+                over.
 
         Raises ConfigError for unfit retry topics (with the commands that mend them), BrokerError
         for a source topic that does not come within `topic_wait`, StuckError, and what a worker
@@ -630,12 +631,12 @@ class App:
         return runner.health(self.group)
 
     def status(self) -> dict[tuple[str, int], str]:
-        """Why each partition stands still, in words; "" for those that do not. Any thread."""
+        """Why each partition is stopped, as text; "" for the others. Any thread."""
         runner = self._runner
         return {} if runner is None else runner.status()
 
     def troubles(self) -> list[str]:
-        """What outside of this program keeps it from its work at present, in words. Any thread."""
+        """The outside problem that keeps the app from its work at present. Any thread."""
         runner = self._runner
         if runner is None:
             return self._waiting.troubles()

@@ -1,4 +1,4 @@
-"""Options of `App` and `@app.handler`, checked: what can never work is refused in words."""
+"""Options of `App` and `@app.handler`, checked: invalid ones are refused with the reason."""
 
 from __future__ import annotations
 

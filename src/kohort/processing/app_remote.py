@@ -111,7 +111,7 @@ def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
 
     def pause() -> str:
         app.pause()
-        return "paused: what was begun ends, nothing more is begun"
+        return "paused: records in progress end, no other ones begin"
 
     def resume() -> str:
         app.resume()
@@ -119,7 +119,7 @@ def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
 
     def drain() -> str:
         app.stop()
-        return "draining: what was begun ends and is committed, then the process leaves the group"
+        return "draining: ends and commits its records, then leaves the group"
 
     def retry_now() -> str:
         retries = app.health().retries

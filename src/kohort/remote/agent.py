@@ -1,10 +1,10 @@
 """A process's end of remote control: a thread that publishes its status and obeys commands.
 
 Rules:
-- It never harms the process: whatever the cluster refuses is logged, and tried again later.
+- It never harms the process: refusals by the cluster are logged and retried later.
 - The status goes out every `interval_ms`, at once after a command, and as a tombstone at the end.
 - Commands are read from the end of their topic at the start: older ones are not for this process.
-- What an action raises is its result; the thread goes on.
+- An error in an action is its result; the thread continues.
 
 Shell: threads, clocks, the process's id.
 """
@@ -77,8 +77,8 @@ class Agent:
         client: the way to the cluster: what every client has of the configuration.
         kind: `app`, `consumer` or `pipeline`.
         group: the consumer group, or the pipeline's name.
-        look: how the process is; called on the agent's thread.
-        actions: the commands that it accepts; each returns what it did, in words.
+        look: returns the state of the process; called on the agent's thread.
+        actions: the commands that it accepts; each returns its result as text.
         interval_ms: how often the status goes out.
 
     Raises:
@@ -243,7 +243,7 @@ class Agent:
             return
         try:
             text = action()
-        except Exception as error:  # the process's own code: the thread must go on
+        except Exception as error:  # the process's own code: the thread must continue
             log.exception("%s: %s failed", self.process, command.action.value)
             self._obedience.done(command, ok=False, text=f"{type(error).__name__}: {error}")
         else:

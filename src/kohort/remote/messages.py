@@ -64,13 +64,13 @@ class ProcessStatus:
         process: unique among all, such as `billing@host-7/4711`.
         kind: `app`, `consumer` or `pipeline`.
         group: the consumer group, or the name of the pipeline.
-        state: `running`, `paused`, `draining`, or what the kind calls it.
-        at_ms: when it said so, by its own clock.
-        interval_ms: when it will say so again, at the latest.
+        state: `running`, `paused`, `draining`, or another word of its kind.
+        at_ms: when it was sent, by its own clock.
+        interval_ms: when the next one follows, at the latest.
         actions: the commands that it accepts.
         figures: numbers and texts by name, of its kind.
         partitions: the worst of them, each as a mapping.
-        troubles: what is wrong outside of it, in words.
+        troubles: outside problems, as text.
         results: of the last commands, the latest last.
     """
 
@@ -98,8 +98,8 @@ class Command:
     Attributes:
         id: unique; its result carries it too.
         process: the only one that shall obey; empty for every process of the group.
-        by: who says so, for the log; not proven.
-        at_ms: when it was said.
+        by: the sender, for the log; not verified.
+        at_ms: when it was sent.
     """
 
     id: str

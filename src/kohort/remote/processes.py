@@ -1,4 +1,4 @@
-"""Processes by what they have status last: which of them are there, and which are gone.
+"""Processes by their last status: which of them run, and which are gone.
 
 Rules:
 - A process is gone when its status is older than `MISSED` of its intervals. The time is the

@@ -34,5 +34,5 @@ def status_topic(prefix: str) -> str:
 
 
 def commands_topic(prefix: str) -> str:
-    """Where commands for them stand."""
+    """The topic of commands for them."""
     return f"{prefix}.commands"

@@ -1,8 +1,9 @@
 """Asks a cluster how far its retry topics may be read: the questions of `due_schedule`.
 
 Rules (D2):
-- LATEST is asked before by-time, in one go for all partitions whose cached answer has run out.
-- What is in doubt is proven (MAX_TIMESTAMP), and scanned when it cannot be.
+- LATEST is requested before by-time, in one request for all partitions whose cached answer has
+  expired.
+- An uncertain answer is verified (MAX_TIMESTAMP), and scanned when it cannot be.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def ask(
     now_ms: int,
     log_starts: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Bring the gate up to date for readers that stand at `starts`; the logs' ends, where asked."""
+    """Update the schedule for readers at `starts`; returns the logs' ends, where requested."""
     questions = {q.partition: q for q in gate.questions(starts, now_ms)}
     if not questions:
         return {}

@@ -5,8 +5,9 @@ Rules (spec 5.1):
   delay.
 - Any other exception is looked for in the given class lists along `__cause__` and `__context__`;
   the nearest match wins. A broken constraint and bytes that do not decode are permanent.
-- What is not listed goes by its own class: `PROGRAM_OR_DATA` (a missing field, a wrong type, a bug)
-  is permanent, since no time mends it and a redrive brings it back; an `OSError` (the network, a
+- Other errors go by their own class: `PROGRAM_OR_DATA` (a missing field, a wrong type, a bug) is
+  permanent, since time does not repair it and a redrive brings it back; an `OSError` (the network,
+  a
   time-out) and everything else is temporary.
 - `BaseException`s that are not `Exception`s (KeyboardInterrupt, CancelledError) are not failures.
 """
@@ -45,7 +46,7 @@ dependency's error is often raised while a KeyError is being handled."""
 
 
 class Disposition(StrEnum):
-    """Why a copy stands where it stands (`retry_disposition`)."""
+    """Why a copy is in its topic (`retry_disposition`)."""
 
     RETRYABLE = "retryable"
     FATAL = "fatal"
@@ -64,7 +65,7 @@ class HandlerError(KohortError):
     Args:
         reason: a short stable word (`unknown_airport`); failures are counted by it. At most 100
             characters of letters, digits and `_.:-`; anything else becomes `_`.
-        message: free text for whoever reads the dead-letter topic; the reason by default.
+        message: free text for the reader of the dead-letter topic; the reason by default.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
@@ -130,7 +131,7 @@ class Classifier:
     temporary: tuple[type[BaseException], ...] = ()
 
     def classify(self, error: Exception) -> Failure:
-        """The failure that `error` stands for."""
+        """The failure that `error` represents."""
         for cause in causes(error):
             if isinstance(cause, HandlerError):
                 return self._of_handler_error(cause, error)
@@ -206,7 +207,7 @@ def stated(
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, then what it was raised from; bounded, and safe against a cycle."""
+    """The error, then the errors it was raised from; bounded, and safe against a cycle."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen and len(seen) < MAX_CAUSES:

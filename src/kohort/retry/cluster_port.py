@@ -6,8 +6,8 @@ Rules:
 - One consumer for questions (it is assigned nothing), one for each group that progress goes to, one
   admin; all made when they are first needed.
 - Commits are those of a simple consumer (no member): a group with members refuses them.
-- Whatever an executor or planner is told is told in plain values.
-- Closing is for good, and any thread's: what another thread still asks ends with WakeupError.
+- Executors and planners get plain values.
+- Closing is permanent, and allowed from any thread: calls of other threads end with WakeupError.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SAMPLE_RECORDS: Final = 200
 SCAN_POLL_S: Final = 2.0
 SILENT_POLLS: Final = 5
 CLOSE_S: Final = 10.0
-"""So long another thread may take to leave a call that was ended."""
+"""How long another thread may take to leave a call that was ended."""
 DESCRIBED: Final = ("message.timestamp.type", "cleanup.policy", "retention.ms")
 _NONE = Stamped(-1, -1)
 
@@ -145,7 +145,7 @@ class ClusterPort:
     def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
         """The first record at or after a time by reading, or where reading ended, without a time.
 
-        Bounded: what is not reached is asked for again with the next plan.
+        Bounded: partitions beyond the bound are asked for with the next plan.
         """
         consumer = self.asking
         tp = Partition(*at)
@@ -254,7 +254,7 @@ class ClusterPort:
 
     def _check(self) -> None:
         if self._closed:
-            raise ClosedError("whoever asks the cluster was closed; make a new port")
+            raise ClosedError("this connection to the cluster was closed; make a new port")
 
     def _consumer(self, group: str | None) -> Consumer:
         self._check()
@@ -282,7 +282,7 @@ class ClusterPort:
 
 
 def _close(consumer: Consumer) -> None:
-    """Close it, once whoever is in a call of it has heard that it is over."""
+    """Close it, once every thread inside a call has been notified."""
     until_s = time.monotonic() + CLOSE_S
     while True:
         try:

@@ -27,13 +27,13 @@ CUT_BYTES: Final = 256 * 1024
 """So much of a damaged batch is kept where the dead-letter topic does not take all of it."""
 BAD_HEADERS_REASON: Final = "bad_retry_headers"
 MAX_WAIT_MS: Final = 10 * 366 * 24 * 3_600_000
-"""The longest wait that a handler may ask for; what is longer is cut to ten years."""
+"""The longest wait that a handler may ask for; longer ones are cut to ten years."""
 HELD_REASON: Final = "behind_its_key"
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One record about to be handled: where it stood first, and how often it was tried.
+    """One record about to be handled: its origin, and how often it was tried.
 
     Args:
         origin: the record's first place; its own place when it comes from the source topic.
@@ -89,7 +89,7 @@ def read_attempt(
     delay_ms: int,
     group: str,
 ) -> Attempt:
-    """The attempt that a record of a retry topic stands for.
+    """The attempt that a record of a retry topic represents.
 
     Raises HeaderFault when the headers are not what this group would have written for this retry
     topic.
@@ -194,7 +194,7 @@ def waits_on(attempt: Attempt) -> bool:
 
 
 def postponed_copy(attempt: Attempt, *, topics: RetryTopics, now_ms: int) -> Copy:
-    """The copy that waits out what is left of a `RetryAfter`; the attempt is not used up.
+    """The copy that waits for the rest of a `RetryAfter`; the attempt is not used up.
 
     One topic holds one delay (R6), so a longer wait passes through several topics, or through the
     one with the longest delay more than once.

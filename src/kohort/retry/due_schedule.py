@@ -39,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the broker said: LATEST, then (timestamp, offset) by time; -1 for none.
+    """The broker's answers: LATEST, then (timestamp, offset) by time; -1 for none.
 
     `max_timestamp_ms` and `max_offset` are None until MAX_TIMESTAMP was asked. `scanned` is None
     until the range was scanned; then it is the first offset at or after the target, with
@@ -179,7 +179,7 @@ class DueSchedule:
         return min((o.next_check_ms for o in self._open.values()), default=None)
 
     def expire(self) -> None:
-        """Ask everything anew; until then the last answers stay."""
+        """Ask everything again; until then the last answers stay."""
         self._open = {at: replace(o, next_check_ms=0) for at, o in self._open.items()}
 
     def forget(self) -> None:

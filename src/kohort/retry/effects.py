@@ -2,10 +2,10 @@
 
 Rules:
 - Effects keep their order. Only neighbours with the same SQL are joined into one `executemany`, so
-  a parent row that stands before its child is also written before it.
+  a parent row that comes before its child is also written before it.
 - Names of tables and columns are quoted and may hold anything but a NUL; values are parameters.
 - Effects are tuples: one is made for every row, and nothing is cheaper to make.
-- `?` stands for a parameter in every SQL text here; a store with another mark translates it.
+- `?` marks a parameter in every SQL text here; a store with another mark translates it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ makes the re-run skip. A second writer loses the compare-and-set and rolls back.
 Rules:
 - Records come in offset order; gaps (compaction, markers) are fine, the fence ends at the range's
   end. A chunk is one transaction, so memory and lock time are bounded by the chunk.
-- A batch that nobody can read is a permanent failure with its bytes; the rest goes on (spec 5.6).
+- An unreadable batch is a permanent failure with its bytes; reading continues behind it (spec 5.6).
 - A broken constraint is found by a probe of single records and becomes their permanent failure,
   before anything of the chunk is published twice or written at all.
 """
@@ -56,10 +56,10 @@ MAX_EARLY_MS: Final = 30_000
 """The longest that a task waits for a record; one that is due later was never planned."""
 CONSTRAINT_REASON: Final = "constraint_violated"
 NO_INPUT_REASONS: Final = (BAD_HEADERS_REASON, UNREADABLE_REASON)
-"""Of these failures in a retry topic nobody knows which input they stand for."""
+"""Failures in a retry topic whose input is unknown."""
 Outcome = Sequence[Effect] | Failure
 Fetched = Record | Unreadable
-"""What stands at an offset: a record, or a batch that nobody can read."""
+"""The content of an offset: a record, or an unreadable batch."""
 Handled = Sequence[Attempt] | Sequence[Record]
 """What a handler gets: attempts of a retry topic, or records of a source topic as fetched."""
 
@@ -134,7 +134,7 @@ class _Ended:
     place: Place | None = None
     unreadable: Unreadable | None = None
     owed: Sequence[LedgerRow] = ()
-    """The scheduled copies that stood in the unreadable batch."""
+    """The scheduled copies in the unreadable batch."""
 
 
 @dataclass(slots=True)
@@ -185,20 +185,20 @@ class Loader:
                 raise DataLossError(
                     f"pipeline {self.pipeline}: the store has no fence for {span.topic}/"
                     f"{span.partition}, but the checkpoint is already at {span.start}: the store "
-                    "was emptied or replaced. Restore it, or delete the checkpoint to start anew"
+                    "was emptied or replaced. Restore it, or delete the checkpoint to start over"
                 )
             row = self.store.open_fence(
                 self.pipeline, span.topic, span.topic_id, span.partition, span.start, now
             )
         if span.topic_id and row.topic_id != span.topic_id:
             raise DataLossError(
-                f"topic {span.topic} was deleted and made anew (id {row.topic_id} became "
+                f"topic {span.topic} was deleted and created again (id {row.topic_id} became "
                 f"{span.topic_id}): offsets no longer mean what the fence says. Start a pipeline "
                 "with another name, or remove the fence of the old topic"
             )
         if row.next_offset < span.start:
             raise DataLossError(
-                f"pipeline {self.pipeline}: the fence of {span.topic}/{span.partition} stands at "
+                f"pipeline {self.pipeline}: the fence of {span.topic}/{span.partition} is at "
                 f"{row.next_offset}, behind the checkpoint at {span.start}: the store was restored "
                 "from a backup. Delete the checkpoint; the pipeline then starts at the fence"
             )
@@ -369,7 +369,7 @@ class RangeLoad:
         self._loader.clock.sleep_ms(left)
 
     def _publish(self, ended: Sequence[_Ended]) -> None:
-        """Step 4. Copies that stand already (a second pass after a probe) are not made again."""
+        """Step 4. Copies that exist already (a second pass after a probe) are not created again."""
         now = self._loader.clock.now_ms()
         new: list[tuple[_Ended, Copy]] = []
         for e in ended:
@@ -413,7 +413,7 @@ class RangeLoad:
         if not broken:
             raise KohortError(
                 f"{self._span.topic}/{self._span.partition}: a constraint broke at commit that no "
-                f"single record breaks ({error}); deferred constraints cannot be told apart"
+                f"single record breaks ({error}); deferred constraints cannot be attributed"
             ) from error
         for index, cause in broken.items():
             failure = describe(

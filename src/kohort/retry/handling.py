@@ -4,10 +4,10 @@ Rules:
 - Decoding happens inside the boundary: a value that does not decode is that record's permanent
   failure (`deserialize`), its bytes untouched, and its handler is never called.
 - A handler computes; it does not write. It may look things up (`store.query`), and it may be called
-  again for the same record, since a transaction can be tried anew.
+  again for the same record, since a transaction can be retried.
 - A batch handler must decide about every record. When it raises, the batch is halved until the
-  record that raised stands alone: one bad record never fails its neighbours.
-- Errors of the store itself are not the record's: they end the task, and it is tried again.
+  record that raised is alone: one bad record never fails its neighbours.
+- Errors of the store itself are not the record's: they end the task, which is retried.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _EFFECTS = (Insert, Upsert, Execute)
 
 
 class RecordView:
-    """One record as a handler sees it; a retried record shows the place where it stood first.
+    """One record as a handler sees it; a retried record shows its original position.
 
     Attributes:
-        topic, partition, offset: where the record stood first, also when it is tried again.
+        topic, partition, offset: the original position, also when the record is retried.
         timestamp_ms: its first timestamp, milliseconds since the epoch.
         key, value: the bytes as they were produced; None for null.
         data: the decoded value (see `decode` of the handler), else the bytes.
@@ -54,7 +54,7 @@ class RecordView:
     _source: Any
     """The attempt, or the record of a source topic as it was fetched."""
     _attempt: Attempt | None
-    """None for a record of a source topic, which stands where it stood first."""
+    """None for a record of a source topic, which is at its original position."""
     data: Any
 
     @property
@@ -122,7 +122,7 @@ class Lookup:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.cache: dict[str, Any] = {}
-        """For whatever a handler wants to keep; lives as long as the task, then starts empty."""
+        """A place for a handler's own data; lives as long as the task, then starts empty."""
 
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
         """All rows of a SELECT; `?` marks parameters in every database."""
@@ -132,7 +132,7 @@ class Lookup:
             raise
         except KohortError:
             raise
-        except Exception as error:  # whatever the database calls it, the query is at fault
+        except Exception as error:  # any error of the database: the query is at fault
             raise StorageError(f"the handler's query failed: {error}: {sql[:200]}") from error
 
     def one(self, sql: str, params: Params = ()) -> tuple[Any, ...] | None:
@@ -339,7 +339,7 @@ def decode_all(decode: Decode, values: Sequence[bytes | None]) -> list[Any]:
 
 
 def not_decoded(error: Exception) -> Failure:
-    """Why a value does not decode: for good, unless somebody who had to be asked was away."""
+    """Why a value does not decode: permanently, unless a schema registry was not available."""
     if isinstance(error, KohortError) and error.retriable:
         return describe(error, permanent=False, reason=UNANSWERED)
     return describe(error, permanent=True, reason=UNDECODABLE, disposition=Disposition.DESERIALIZE)
@@ -418,7 +418,7 @@ def _json_loads() -> Callable[[bytes], Any]:
     def loads(value: bytes) -> Any:
         try:
             return fast(value)
-        except Exception:  # whatever it was, the standard library decides, and says what it is
+        except Exception:  # any error: the standard library decides and explains
             return json.loads(value)
 
     return loads

@@ -3,8 +3,8 @@
 Rules (A2, invariant R5):
 - ASCII decimals and UTF-8 text, each of our keys once. The names in `RESERVED` are ours; every
   other header of the user is kept byte for byte, with its duplicates, its order and its nulls.
-- On a source topic our names mean nothing: services copy headers onto what they produce. They are
-  ignored, and not carried into a copy.
+- On a source topic our names mean nothing: services copy headers onto the records they produce.
+  They are ignored, and not carried into a copy.
 - In a retry topic a header that is missing, doubled, unparsable or out of range is a `HeaderFault`;
   its record goes to the dead-letter topic. Nothing is ever run sooner because a header was bad.
 """
@@ -89,7 +89,8 @@ class HeaderFault(KohortError):
 
 
 class Origin(NamedTuple):
-    """Where a record stood first. `timestamp_type` is 0 for create time, 1 for append time."""
+    """The original position of a record. `timestamp_type` is 0 for create time, 1 for append
+    time."""
 
     topic: str
     partition: int
@@ -222,7 +223,7 @@ def _single_valued(headers: Sequence[Header]) -> dict[str, bytes]:
         if key not in RESERVED:
             continue
         if key in values:
-            raise HeaderFault(f"{key} stands twice")
+            raise HeaderFault(f"{key} occurs twice")
         if value is None:
             raise HeaderFault(f"{key} is null")
         values[key] = value

@@ -1,4 +1,4 @@
-"""The ledger: what is true of every record that failed, whatever copies of it lie about.
+"""The ledger: the source of truth for every failed record, however many copies of it exist.
 
 Rules (spec 6.3, E2):
 - A ledger row is written in the same transaction as the effects and the fence. The key is
@@ -24,8 +24,8 @@ from kohort.retry.headers import MAX_MESSAGE_BYTES, Origin, cut_utf8
 from kohort.retry.policy import Step
 
 IN_BATCH: Final = -1
-"""The offset of a copy that stands in the Kafka transaction of its micro-batch: wherever that has
-put it, it is there exactly when the row is."""
+"""The offset of a copy in the Kafka transaction of its micro-batch: wherever the transaction has
+put it, it exists exactly when the row does."""
 
 
 class Status(StrEnum):
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a published copy stands."""
+    """The position of a published copy."""
 
     topic: str
     partition: int
@@ -126,7 +126,7 @@ class Counts:
     Args:
         read: records that ended in one of the ways below, copies that nobody owes left out.
         loaded: with something written; `filtered`: with nothing to write.
-        scheduled: with another try to come; `failed`: for good.
+        scheduled: with another try to come; `failed`: permanently.
         rows: rows that name their input, in the handler's table.
     """
 
@@ -271,7 +271,7 @@ def failed(
 def failed_unread(
     owed: Iterable[LedgerRow], failure: Failure, copy: Copy, place: Place, now_ms: int
 ) -> list[Claim]:
-    """Scheduled copies that stood in a batch that nobody can read: each has failed with it."""
+    """Scheduled copies in an unreadable batch: each has failed with it."""
     return [
         Claim(
             row.retry_id,
@@ -310,7 +310,7 @@ def key_hash(key: bytes | None) -> str | None:
 
 
 def _has_row(attempt: Attempt) -> bool:
-    """Whether the ledger told of this attempt before it was made: not of a first try."""
+    """Whether the ledger knew this attempt before it was made: not for a first try."""
     previous = attempt.previous
     return previous is not None and (attempt.number > 0 or previous.disposition is Disposition.HELD)
 

@@ -86,7 +86,7 @@ class FailedKind:
 
 @dataclass(frozen=True, slots=True)
 class FailedFilter:
-    """Which failed records; None: all. `since_ms` is when a record failed for good.
+    """The failed records to list; None: all. `since_ms` is when a record failed permanently.
 
     `text` is looked for in reason, class and message, without regard to case.
     """

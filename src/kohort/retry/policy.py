@@ -157,7 +157,7 @@ class RetryTopics:
 
 
 def retry_topics_among(names: Collection[str]) -> set[str]:
-    """The names that are retry topics of some group: those beside which its entry topic stands."""
+    """The names that are retry topics of some group: those whose entry topic exists."""
     entries = {_owner(name) for name in names if name.endswith(f".retry.{REDRIVE_LABEL}")}
     return {name for name in names if (owner := _owner(name)) is not None and owner in entries}
 

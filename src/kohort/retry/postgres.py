@@ -38,7 +38,7 @@ DEFAULTS: Final = {
 }
 """What of a connection the URL does not say; seconds, and milliseconds for `tcp_user_timeout`."""
 SETUP_LOCK: Final = 0x6B6F686F7274
-"""The advisory lock of whoever makes tables: "kohort" in ASCII."""
+"""The advisory lock for creating tables: "kohort" in ASCII."""
 PASSING: Final = frozenset({"25006", "25P03", "25P04"})
 """Read-only after a failover, idle or whole transaction too long; the rest that passes has a class
 of its own (serialization, deadlock, shutdown, no connection)."""

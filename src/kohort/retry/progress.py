@@ -3,11 +3,10 @@
 Rules (E3, invariants X1-X8):
 - One row a partition: the lowest offset that is not done, and the snapshot of what is done beyond
   it. It moves in the transaction of the results, together with the ledger.
-- Whoever is assigned a partition takes its row over and raises its epoch. A former owner that is
-  still at work finds another epoch, and its whole transaction is rolled back (zombies).
-- No scheduled row may name a copy that its retry topic's reader has passed: whoever schedules looks
-  at the retry topic's row, whoever passes a copy that nobody owed looks whether somebody owes it by
-  now.
+- The process that is assigned a partition takes its row over and raises its epoch. A former owner
+  that is still at work finds another epoch, and its whole transaction is rolled back (zombies).
+- No scheduled row may name a copy that its retry topic's reader has passed: scheduling checks the
+  retry topic's row, and passing a copy that was not owed checks whether it is owed by now.
 """
 
 from __future__ import annotations
@@ -208,11 +207,11 @@ class Progress(ABC):
             raise KohortError(
                 f"the progress of {move.topic}-{move.partition} in the store is not as this "
                 f"program left it ({row[2]}, not {move.before[0]}): a transaction whose answer was "
-                "lost went through late, or somebody changed it. Start again: it goes on from there"
+                "lost went through late, or somebody changed it. Restart: it continues from there"
             )
 
     def progress(self, pipeline: str, topic: str, partition: int) -> ProgressRow | None:
-        """A partition's row as it stands; None before anybody owned it."""
+        """A partition's current row; None before it had an owner."""
         rows = self.query(_ROW, (pipeline, topic, partition))
         return ProgressRow(*rows[0]) if rows else None
 

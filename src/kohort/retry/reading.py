@@ -38,7 +38,7 @@ def poll_past_damage(
 ) -> Sequence[Record]:
     """A poll that goes past batches which cannot be read, and warns of each.
 
-    For whoever looks at the records of retry topics and dead-letter topics; whoever handles records
+    For readers of retry topics and dead-letter topics; programs that handle records
     keeps the bytes (`kohort.retry.unreadable`). Raises CorruptRecordError where the next readable
     offset is not known.
     """
@@ -80,5 +80,5 @@ def pages_between(
         if left and silent > PATIENCE_POLLS:
             raise KafkaTimeoutError(
                 f"{left[0]} has records up to {ends[left[0]]}, but none came for half a minute "
-                f"after {consumer.position(left[0])}; start it again to go on"
+                f"after {consumer.position(left[0])}; start it again to continue"
             )

@@ -2,8 +2,8 @@
 
     choice = Choice(reason="down", since_ms=...)
     redrive = Redrive("2026-11-21-down", topics, client, choice)
-    redrive.preview()                   # what would be sent, by kind; nothing is changed
-    redrive.run(rate_per_s=100)         # again with the same id: goes on where it stopped
+    redrive.preview()                   # the records to send, by kind; nothing is changed
+    redrive.run(rate_per_s=100)         # again with the same id: continues where it stopped
 
 Rules:
 - The copies go to the group's own entry topic, never to the source: no other group reads them
@@ -12,11 +12,11 @@ Rules:
   through, and beside them up to where this redrive goes, which its first run decided. So it can be
   stopped and gone on with, and a second run of a finished one does nothing (R9).
 - A page's copies and the commit that passes it are one transaction, whose id is the redrive's
-  (`redrive.ID.FAILED-TOPIC`): a crash leaves nothing sent that is not passed, and of two runs at
-  once the second goes on from where the first was, and the first ends (KIP-98's fence). That holds
-  for whoever reads committed records from the target, as `App` does.
+  (`redrive.ID.FAILED-TOPIC`): after a crash every sent record is passed, and of two runs at once
+  the second continues where the first was, and the first ends (KIP-98's fence). That holds for
+  readers of committed records from the target, as `App`.
 - A record that was redriven by this id and failed again is not sent again by it.
-- A stub's value is read at its origin; when it is gone there, the record is passed over, and told.
+- A stub's value is read at its origin; when it is gone there, the record is skipped and reported.
 
 Shell: the clock, to keep a rate.
 """
@@ -118,7 +118,7 @@ class Redrive:
     """One redrive, known by its id.
 
     Args:
-        redrive_id: letters, digits, `.`, `_`, `-`; the same id goes on with the same redrive.
+        redrive_id: letters, digits, `.`, `_`, `-`; the same id continues the same redrive.
         topics: the retry topics of (source topic, group).
         client: the clients' configuration, in Kafka's names.
         target: "entry", "retry:30m", or "topic:NAME".
@@ -154,11 +154,11 @@ class Redrive:
         self._ends: dict[TopicPartition, int] = {}
 
     def stop(self) -> None:
-        """End the present run after the page at hand; the same id goes on later. Any thread."""
+        """End the present run after the current page; the same id continues later. Any thread."""
         self._stop = True
 
     def cancel(self) -> None:
-        """Forget how far it has come: the id begins anew. What was sent stays sent.
+        """Forget its progress: the id starts over. Sent records stay sent.
 
         A run that is under way ends with FencedError, and sends nothing more.
         """
@@ -189,7 +189,7 @@ class Redrive:
 
         Raises what the producer raises for a copy that is refused; then nothing of its page is
         sent, and the next run begins there. Raises FencedError when another run of this id has
-        begun meanwhile: that one goes on from where this one was.
+        begun meanwhile: that one continues from where this one was.
         """
         self._stop = False
         report, started = Report(), time.monotonic()
@@ -260,8 +260,8 @@ class Redrive:
             )
         if self._target not in counts:
             raise UsageError(
-                f"{self._target} does not exist, so nobody would read what is sent there; it is "
-                "made when the program that retries is started"
+                f"{self._target} does not exist, so no program would read the records; it is "
+                "created when the program that retries is started"
             )
         return counts
 
@@ -271,7 +271,7 @@ class Redrive:
             time.sleep(min(left_s, STOP_HEARD_S))
 
     def _pages(self, consumer: Consumer, at_once: int = PAGE_RECORDS) -> Iterator[list[Record]]:
-        """The dead-letter topic from where this redrive stands to its end, a page at a time."""
+        """The dead-letter topic from this redrive's position to its end, a page at a time."""
         counts = self._counts()
         failed = self._topics.dead_letter
         partitions = [TopicPartition(failed, number) for number in range(counts[failed])]
@@ -338,7 +338,7 @@ class Redrive:
         )
 
     def _original(self, retry: RetryHeaders) -> Record | None:
-        """The record that a stub stands for, where it stood first; None when it is gone."""
+        """The record that a stub refers to, at its origin; None when it is gone."""
         origin = retry.origin
         tp = TopicPartition(origin.topic, origin.partition)
         settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}

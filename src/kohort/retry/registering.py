@@ -1,4 +1,4 @@
-"""Whether something can be a handler: told where it is registered, not by each of its records.
+"""Whether a function can be a handler: checked where it is registered, not at each record.
 
 Rules:
 - Only what can never work is refused. What cannot be looked at (a builtin) is taken as it is.
@@ -44,7 +44,7 @@ def checked_topic(topic: object, way: str) -> str:
     if isinstance(topic, str) and topic:
         return topic
     if callable(topic):
-        raise ConfigError(f'@{way} stands above {_name(topic)} without a topic; @{way}("TOPIC")')
+        raise ConfigError(f'@{way} is above {_name(topic)} without a topic; @{way}("TOPIC")')
     raise ConfigError(f'{way}({topic!r}): a topic is a name; write @{way}("TOPIC")')
 
 
@@ -54,8 +54,8 @@ def check_handler(
     """Raise ConfigError for what cannot be the handler of a topic.
 
     Args:
-        arguments: what it is called with, for people.
-        may_yield, may_wait: whether a generator function, or a coroutine function, does here.
+        arguments: its parameters, for messages.
+        may_yield, may_wait: whether a generator function, or a coroutine function, is allowed.
     """
     if not callable(function):
         raise ConfigError(

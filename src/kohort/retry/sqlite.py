@@ -1,8 +1,8 @@
 """The SQLite store: one file, one writer at a time, readers beside it.
 
 Rules:
-- WAL, so that readers never wait for the writer; `synchronous=FULL`, so that what was committed
-  before a power cut is still there and the fence never stands behind the checkpoint.
+- WAL, so that readers never wait for the writer; `synchronous=FULL`, so that data committed before
+  a power cut is still there and the fence is never behind the checkpoint.
 - A write transaction takes the write lock at once (`BEGIN IMMEDIATE`): waiting happens before
   anything is done, and never ends in a deadlock between two readers that both want to write.
 - Foreign keys are on. SQLite has them off by default.
@@ -65,7 +65,7 @@ class SqliteStore(Store):
         return status.st_dev, status.st_ino
 
     def _replaced(self) -> bool:
-        """A deleted file lives on for whoever has it open, and its writes would go nowhere."""
+        """A deleted file lives on for processes that have it open, and its writes would be lost."""
         return self._inode is not None and self._present() != self._inode
 
     def _begin(self, connection: Any) -> None:

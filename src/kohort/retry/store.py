@@ -6,8 +6,8 @@ Rules (E2, invariants X1-X8):
 - The write transaction is short: nothing is computed, published or waited for inside it. One that
   the database ends in favour of another (a deadlock) is run again at once.
 - No scheduled row may name a copy that its retry topic's reader has already passed. Two checks
-  inside the transaction see to it: whoever schedules looks at the retry topic's fence, and whoever
-  moves a retry topic's fence looks for rows scheduled below it. A copy that is read while the
+  inside the transaction ensure it: scheduling looks at the retry topic's fence, and moving a retry
+  topic's fence looks for rows scheduled below it. A copy that is read while the
   transaction that schedules it is still under way would otherwise be dropped and owed for ever.
 - A store is a plain value with a URL: it can be pickled to an executor and connects when it is
   first used. Connections belong to one process (invariant C14) and one thread.
@@ -301,7 +301,7 @@ class Store(Progress):
     def scheduled_within(
         self, pipeline: str, topic: str, partition: int, start: int, end: int
     ) -> list[LedgerRow]:
-        """The attempts whose copies stand at offsets [start, end) of a retry topic."""
+        """The attempts whose copies are at offsets [start, end) of a retry topic."""
         where = (
             "status = 'scheduled' AND dest = ? AND copy_partition = ? AND copy_offset >= ? "
             "AND copy_offset < ?"
@@ -369,7 +369,7 @@ class Store(Progress):
     def record(self, cursor: Cursor, change: Transaction) -> None:
         """Fence, claims, ledger rows and counts of a change, within a transaction of the caller's.
 
-        For changes whose copies stand in the Kafka transaction of their batch (`IN_BATCH`): no
+        For changes whose copies are in the Kafka transaction of their batch (`IN_BATCH`): no
         reader can pass those before they are there. Raises LostRaceError, and the caller rolls
         back, when another writer has moved the fence or closed a claim.
         """
@@ -588,7 +588,7 @@ class Store(Progress):
             raise LostRaceError(Applied.CLAIM_LOST)
 
     def _check_overtaken(self, cursor: Any, change: Transaction) -> None:
-        """No copy that is scheduled here may stand below the fence of its retry topic."""
+        """No copy that is scheduled here may be below the fence of its retry topic."""
         first: dict[tuple[str, int], int] = {}
         for row in change.rows:
             if row.status is Status.SCHEDULED and row.place is not None:
@@ -607,7 +607,7 @@ class Store(Progress):
                 raise LostRaceError(Applied.CLAIM_LOST)
 
     def _check_left_behind(self, cursor: Any, change: Transaction) -> None:
-        """Nothing that is still scheduled may stand below a retry topic's new fence."""
+        """No scheduled row may be below a retry topic's new fence."""
         move = change.fence
         cursor.execute(
             self._sql(
@@ -629,7 +629,7 @@ class Store(Progress):
             self._begin(connection)
             try:
                 yield cursor
-            except BaseException:  # whatever it was, nothing of it may stay
+            except BaseException:  # any error: nothing of it may stay
                 connection.rollback()
                 raise
             connection.commit()

@@ -1,4 +1,4 @@
-"""The retry topics of one group: what they must be like, and what to do when they are not.
+"""The retry topics of one group: their required properties, and how to repair them.
 
 Rules (A2):
 - Created with the broker's append time, deletion (never compaction, which merges failures by key),

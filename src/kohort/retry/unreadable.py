@@ -1,10 +1,10 @@
-"""Record batches that cannot be read: their bytes go to the dead-letter topic, the rest goes on.
+"""Unreadable record batches: their bytes go to the dead-letter topic, reading continues.
 
 Rules (spec 5.1, 5.6, 6.5):
 - Damage is permanent: a batch is retried by the client (F6), never by a retry topic.
-- One dead-letter record stands for the whole batch: the offset range it covered, the reason, and
-  the bytes as they were fetched, so that whoever knows the producer can still read them.
-- Where the next readable offset is not known, nobody guesses: the partition stands still.
+- One dead-letter record represents the whole batch: its offset range, the reason, and the bytes as
+  fetched, so that an engineer who knows the producer can still read them.
+- Where the next readable offset is unknown, nothing is guessed: the partition stops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Unreadable:
 
     @classmethod
     def of(cls, error: CorruptRecordError) -> Unreadable | None:
-        """What an error of a consumer names; None when it does not say where reading goes on."""
+        """The range named by a consumer's error; None when it does not say where reading
+        continues."""
         if error.topic is None or error.partition is None:
             return None
         if error.offset is None or error.next_offset is None or error.next_offset <= error.offset:

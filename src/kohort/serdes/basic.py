@@ -24,7 +24,7 @@ _LONG_BYTES: Final = 8
 class Serde(Generic[T]):
     """A format: make one by two functions, or derive from it.
 
-    It is pickled by its class and the arguments that it was made with, and is made anew from them.
+    Pickling keeps its class and its constructor's arguments, and creates it again from them.
     """
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]

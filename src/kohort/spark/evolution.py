@@ -164,5 +164,5 @@ def _checkpoint(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[C
             yield Change(
                 ", ".join(now) or "-",
                 f"the {label} query reads other topics than before",
-                "its checkpoint is made anew; it goes on at the store's fences",
+                "its checkpoint is created again; it goes on at the store's fences",
             )

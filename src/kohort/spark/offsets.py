@@ -47,7 +47,7 @@ class Position:
 
     Args:
         began: where each partition began, and so may have no fence yet.
-        ids: the topic's id (text), by topic; a topic made anew has another.
+        ids: the topic's id (text), by topic; a topic created again has another.
         tasks: how many tasks a batch is packed into.
         planned_ms: when the batch that ends here was planned, of a query that reads retry topics.
         initial: this is the answer to where the query begins, which a restart may answer otherwise.
@@ -89,16 +89,16 @@ class Position:
 
 
 def renewed(start: Position, ids: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The topics that were deleted and made anew: their old id and the one in `ids`."""
+    """The topics that were deleted and created again: their old id and the one in `ids`."""
     pairs = {name: (old, ids.get(name, "")) for name, old in start.ids.items()}
     return {name: (old, new) for name, (old, new) in pairs.items() if old and new and old != new}
 
 
 def check_renewed(start: Position, ids: Mapping[str, str]) -> None:
-    """Raise DataLossError for a topic that was deleted and made anew."""
+    """Raise DataLossError for a topic that was deleted and created again."""
     for topic, (old, new) in renewed(start, ids).items():
         raise DataLossError(
-            f"topic {topic} was deleted and made anew (id {old} became {new}) while it was read. "
+            f"topic {topic} was deleted and created again ({old} became {new}) while it was read. "
             "Start a new query with a new checkpoint, or say failOnDataLoss=false to read the new "
             "topic from its beginning"
         )
@@ -108,9 +108,9 @@ def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Ran
     """What lies between two positions, partitions in order. A new one begins where `end` says.
 
     Args:
-        lenient: a topic that was made anew is read from where `end` began with it.
+        lenient: a topic that was created again is read from where `end` began with it.
 
-    Raises DataLossError when a topic was made anew between the two, or an end is before its start.
+    Raises DataLossError when a topic was created again in between, or an end is before its start.
     """
     found: list[Range] = []
     anew = renewed(start, end.ids)

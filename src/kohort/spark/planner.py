@@ -6,7 +6,7 @@ Rules (spec 6.7, D4):
 - `latest` never goes back, never runs ahead of what is due in a retry topic, and with AvailableNow
   never past the target of its first call. It is not asked when a batch is replayed.
 - Records are lost when the log's start is past the wanted offset, or their topic was deleted, and
-  only then. A topic that was made anew is not the topic that was read.
+  only then. A topic that was created again is not the topic that was read.
 - A topic that the options name no longer keeps its offset and is not read; a deleted one is an
   error, or with failOnDataLoss=false the same.
 - A topic or partition that the options name and that was never there is an error. A pattern takes
@@ -349,7 +349,7 @@ class Planner:
             raise self._gone(gone)
         self._note("deleted; going on without", gone)
         self._note(
-            "deleted and made anew; read from the beginning", [a for a in there if a[0] in anew]
+            "deleted and created again; read from the beginning", [a for a in there if a[0] in anew]
         )
         return {at: o for at, o in start.next.items() if at in there and at[0] not in anew}
 

@@ -1,4 +1,4 @@
-"""What a transaction coordinator can be told, with Kafka's names, units and defaults.
+"""The configuration of a transaction coordinator, with Kafka's names, units and defaults.
 
 The last three are ours: limits on what Kafka lets grow.
 """
@@ -17,7 +17,7 @@ class TransactionConfig(Config):
     transaction_max_timeout_ms: int = 900_000
     """The longest timeout that a producer may ask for."""
     transactional_id_expiration_ms: int = 604_800_000
-    """A transactional id that was not used for so long is forgotten."""
+    """A transactional id that is unused for this long is removed."""
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
 
     transaction_end_wait_ms: int = 1_000

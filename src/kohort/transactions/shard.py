@@ -138,7 +138,8 @@ class TransactionShard:
         return out
 
     def unload(self) -> TransactionEffects:
-        """This node no longer leads the partition: whoever waits is sent to the new coordinator."""
+        """This node no longer leads the partition: waiting clients are sent to the new
+        coordinator."""
         out = TransactionEffects()
         self._state = ErrorCode.NOT_COORDINATOR
         for replies in self._waiting.values():
@@ -183,8 +184,8 @@ class TransactionShard:
         return out
 
     def ended(self, markers: Markers) -> TransactionEffects:
-        """Every partition has its marker, or is gone: who waits for the end is answered. What they
-        are told stands in the decision, so it need not wait for the record of the completion.
+        """Every partition has its marker, or is gone: answer the waiting requests. The decision
+        contains the answer, so it need not wait for the record of the completion.
         """
         out = TransactionEffects()
         if self._ending(markers) is not None:
@@ -556,7 +557,7 @@ class TransactionShard:
 
 
 def _step_of_end(known: Transaction, request: EndTxnRequest) -> ErrorCode | Step:
-    """The end as clients before KIP-890 ask for it: the epoch stays what it is."""
+    """EndTxn from clients before KIP-890: the epoch does not change."""
     if known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.epoch != request.producer_epoch:

@@ -1,10 +1,10 @@
 """A transaction's states, its transitions, and what each request is answered in each state.
 
 Rules:
-- Two literal tables, and the code goes by them: `TRANSITIONS` through `next_state`, `ANSWERS`
+- Two literal tables drive the code: `TRANSITIONS` through `next_state`, `ANSWERS`
   through `answer`. The diagram in `docs/diagrams/` is drawn from them.
 - A transition that the table does not have is a bug of ours and raises.
-- The rows hold once producer id and epoch have been found good; what is wrong with those is
+- The rows hold once producer id and epoch are valid; errors in those are
   answered first (`INVALID_PRODUCER_ID_MAPPING`, then `PRODUCER_FENCED`).
 - "KIP-890" rows are those of clients whose epoch rises with every transaction (EndTxn v5): there an
   epoch tells a retry from the end of the next transaction, so a retry has rows of its own.

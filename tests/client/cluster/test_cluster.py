@@ -315,7 +315,7 @@ def test_a_new_leader_is_seen_and_an_older_epoch_is_not_believed(broker, client)
     broker.cluster.topics["t"] = {0: (9, 6)}
     assert c.refresh().partition("t", 0).leader == 9
     broker.cluster.topics["t"] = {0: (0, 1)}
-    broker.cluster.topic_ids["t"] = b"i" * 16  # made anew: its epochs start again
+    broker.cluster.topic_ids["t"] = b"i" * 16  # created again: its epochs start again
     metadata = c.refresh()
     assert metadata.leader_epoch("t", 0) == 1
     assert metadata.names_by_id == {b"i" * 16: "t"}

@@ -576,7 +576,7 @@ def test_a_topic_made_anew_is_read_on(world: World, caplog) -> None:
         world.cluster.create_topic(topic)
     world.produce(topic, 1, range(100, 105))
     assert take(consumer, 5) == values(range(100, 105))
-    assert "made anew" in caplog.text
+    assert "created again" in caplog.text
     assert "out of range" in consumer.resets()[-1].cause
 
 

@@ -38,7 +38,7 @@ def faults(seed: int) -> None:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("seed", seeds(6, 20))
 def test_a_world_that_changes_comes_to_rest(seed: int, static: bool) -> None:
-    """B7, B12, KIP-345: topics made anew, patterns, subscriptions, members that come back."""
+    """B7, B12, KIP-345: topics created again, patterns, subscriptions, members that come back."""
     changes(seed, static)
 
 

@@ -83,7 +83,7 @@ def test_rows_may_be_yielded_where_there_is_a_store(tmp_path) -> None:
 def test_a_decorator_without_its_topic_says_how_it_is_written(tmp_path, way: str) -> None:
     """`@app.handler` above a function would register nothing, and nobody would know."""
     pipeline = Pipeline("p", store=f"sqlite:///{tmp_path}/s.db")
-    with pytest.raises(ConfigError, match=rf"pipeline.{way} stands above nothing\(\) without"):
+    with pytest.raises(ConfigError, match=rf"pipeline.{way} is above nothing\(\) without"):
         getattr(pipeline, way)(nothing)
     with pytest.raises(ConfigError, match=r'@app.handler\("TOPIC"\)'):
         app().handler(nothing)  # type: ignore[arg-type]

@@ -4,8 +4,8 @@ Rules:
 - CORRUPT_MESSAGE is for bytes that changed on the way: sending them again may help. Everything else
   that is wrong with a batch was so when it was made: INVALID_RECORD, which no client retries.
 - Every record is walked, of a compressed batch after decompressing it: what could not be read back
-  is never stored. What a batch may expand to is bounded.
-- The batch's max timestamp is that of its records, whatever the producer has written there.
+  is never stored. The expanded size of a batch is bounded.
+- The batch's max timestamp is that of its records, whatever the producer wrote in the header.
 
 Differs from Apache Kafka: records whose offsets do not count up from 0 are refused, not renumbered
 or stored as they are; so is a batch that does not decompress (UNKNOWN_SERVER_ERROR there).
@@ -59,7 +59,7 @@ def checked(
         version: The request's version.
         config: The topic's configuration.
         now_ms: The broker's time since 1970, in milliseconds.
-        response: Gets the records that stand in the batch's way (KIP-467).
+        response: Gets the records that make the batch invalid (KIP-467).
 
     Returns:
         The batch and its header.

@@ -1,4 +1,4 @@
-"""PRODUCER_FENCED for clients that do not know it yet: they are told INVALID_PRODUCER_EPOCH
+"""PRODUCER_FENCED for clients that do not know it yet: they get INVALID_PRODUCER_EPOCH
 (KIP-588)."""
 
 from __future__ import annotations

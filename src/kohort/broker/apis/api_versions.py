@@ -1,9 +1,9 @@
 """ApiVersions (18), v0-4. KIP-35, KIP-511.
 
-What is listed is what is handled, but for the oldest versions of Produce. A version that is not
-known is answered by the server in v0 with UNSUPPORTED_VERSION, before this module is reached.
+The list has every supported version, except the oldest ones of Produce. The server answers an
+unknown version in v0 with UNSUPPORTED_VERSION, before this module is reached.
 
-A client of ours on this machine is told where it may read the log's files (ADR 0015).
+A Kohort client on this machine also learns where it may read the log's files (ADR 0015).
 
 Features: `transaction.version` 2, which tells clients to end transactions as of KIP-890. Features
 cannot be changed here.
@@ -50,7 +50,7 @@ def handle(node: NodeServices, request: ApiVersionsRequest, call: Call) -> None:
         call.answer(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
     gate, level_zero = node.gate, call.api_version >= _LEVEL_ZERO_FROM
-    if gate is not None and gate.watching:  # faults may change what they are given
+    if gate is not None and gate.watching:  # faults may change the message
         call.answer(_answer(level_zero=level_zero))
     else:
         call.answer(_usual(level_zero, _directory(node, request, call)))

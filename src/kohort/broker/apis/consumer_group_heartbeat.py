@@ -2,9 +2,9 @@
 
 Join, heartbeat, leave and reconciliation are one request; the group's shard answers it.
 
-Differs from Apache Kafka: regular expressions are resolved at once, not later on a thread of their
-own; a classic group whose assignments repeat what its members said (librdkafka's,
-cooperative-sticky) is taken over, where Kafka answers GROUP_ID_NOT_FOUND.
+Differs from Apache Kafka: regular expressions are resolved at once, not later on another thread; a
+classic group whose assignments repeat its members' claims (librdkafka's, cooperative-sticky) is
+taken over, where Kafka answers GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _fault(
 def _results(
     codes: Iterable[tuple[tuple[str, int], ErrorCode]], every: Iterable[str]
 ) -> list[ReplicaElectionResult]:
-    """By topic; `every`: topics that are in the answer whatever became of them."""
+    """By topic; `every`: topics that are in the answer in any case."""
     by_topic: dict[str, list[PartitionResult]] = {topic: [] for topic in every}
     for (topic, index), code in codes:
         message = code.name if code else None

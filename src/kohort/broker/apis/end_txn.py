@@ -2,7 +2,7 @@
 
 Differs from Apache Kafka: it is answered when the markers are written, at the latest after a
 second, where Kafka answers once the decision is durable. So the next transaction need not wait,
-and what was committed is there for READ_COMMITTED when the answer comes.
+and the committed records are there for READ_COMMITTED when the answer comes.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ A consumer whose group is rebalancing is answered early, so that it heartbeats (
 
 A fetcher may have an incremental session (`FetchSessions`), which holds its partitions.
 
-A consumer of ours that can read the log's files itself is told where in them its records are
-(ADR 0015); what is small is sent all the same.
+A Kohort consumer that can read the log's files itself gets the location of its records in them (ADR
+0015); small reads are sent all the same.
 
 Differs from Apache Kafka: there are no followers, so a replica id is refused; an incremental answer
 also names a partition of which only the stable end has moved.
@@ -55,7 +55,7 @@ _CLOCK_MS = 1
 """The clock counts whole milliseconds, so a wait that began within one ends up to one early without
 it. Apache Kafka never answers before `max_wait_ms` is over, and clients time themselves by that."""
 LOCAL_BYTES_MIN = 64 << 10
-"""What is less is worth no file of its own to open."""
+"""Smaller reads are not worth opening a file."""
 
 
 def handle(node: NodeServices, request: FetchRequest, call: Call) -> None:
@@ -202,7 +202,7 @@ class _Fetch:
         return failed or total >= self._request.min_bytes
 
     def _is_hidden(self, wanted: _Wanted) -> bool:
-        """Whether the topic may not be read; asked before anybody is told whether it exists."""
+        """Whether the topic may not be read; checked before the client learns whether it exists."""
         hides = self._call.hides
         if hides is None:
             return False

@@ -1,7 +1,8 @@
 """ListOffsets (2), v1-11. KIP-79, KIP-207, KIP-320, KIP-405, KIP-734 (max timestamp), KIP-1005.
 
 By time: the first record, by offset, whose timestamp is not below the one asked for, bounded by the
-high watermark, or with READ_COMMITTED by what is stable (KIP-98); -1 when there is none. The answer
+high watermark, or with READ_COMMITTED by the last stable offset (KIP-98); -1 when there is none.
+The answer
 has the record's own timestamp.
 
 Differs from Apache Kafka: the search does not end in a segment whose matching records all lie below

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (23), v2-4. KIP-101, KIP-279, KIP-320.
 
-Where a leader epoch ended: how a reader finds out that what it has was cut off by a recovery.
+Returns where a leader epoch ended, so that a reader learns that a recovery cut off its records.
 """
 
 from __future__ import annotations

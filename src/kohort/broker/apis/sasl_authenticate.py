@@ -43,7 +43,7 @@ def handle(node: NodeServices, request: SaslAuthenticateRequest, call: Call) -> 
 
 
 def refusal(mechanism: str) -> SaslAuthenticateResponse:
-    """What a client hears whose login failed, whatever it failed for."""
+    """The message to a client whose login failed, whatever the reason."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
         error_message="Authentication failed during authentication due to invalid credentials"

@@ -100,7 +100,7 @@ AUTHORIZERS: Final[dict[str, Check]] = {
 def screen(
     node: AuthorizedNode, authorizer: Authorizer, request: Message, call: Call
 ) -> Call | None:
-    """The call to go on with; None when the request was refused, and answered so."""
+    """The call to continue with; None when the request was refused, and answered so."""
     name = request.NAME.removesuffix("Request")
     verdict = AUTHORIZERS[name](Asking(node, authorizer, call), request)
     if verdict is None:

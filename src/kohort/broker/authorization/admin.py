@@ -157,7 +157,7 @@ def _refused_configs(asking: Asking, request: Any, result: type[Any]) -> list[An
 
 
 def describe_cluster(asking: Asking, request: DescribeClusterRequest) -> Message | Patch | None:
-    """Everybody may; what else they may do is told when it is asked for (KIP-430)."""
+    """Allowed for everybody; further rights are reported on request (KIP-430)."""
     if not request.include_cluster_authorized_operations:
         return None
 

@@ -88,7 +88,7 @@ def join_group(asking: Asking, request: JoinGroupRequest) -> Message | None:
 def consumer_group_heartbeat(
     asking: Asking, request: ConsumerGroupHeartbeatRequest
 ) -> Message | Patch | None:
-    """READ the group, DESCRIBE the topics that it names; an expression stands for no others."""
+    """READ the group, DESCRIBE the topics that it names; an expression matches no others."""
     if not asking.group(_O.READ, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=REFUSED, error_message=None)
     for name in request.subscribed_topic_names or ():

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from kohort.broker.state.topics import Topics
 
 Patch = Callable[[Any], None]
-"""Changes the answer of what went on."""
+"""Changes the answer of an allowed request."""
 Check = Callable[["Asking", Any], "Message | Patch | None"]
-"""A refusal of the whole, what is to be done to its answer, or None: nothing stands against it."""
+"""A refusal of the whole, a change to its answer, or None: nothing is refused."""
 
 T = TypeVar("T")
 
 
 def split(items: Sequence[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """What may be done, and what is refused; each is asked once, and none compared with others."""
+    """The allowed and the refused resources; each is checked once, and none compared with
+    others."""
     kept, refused = list[T](), list[T]()
     for one in items:
         (kept if may(one) else refused).append(one)

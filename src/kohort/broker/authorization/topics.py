@@ -225,8 +225,8 @@ def create_topics(asking: Asking, request: CreateTopicsRequest) -> Message | Pat
 
 
 def delete_topics(asking: Asking, request: DeleteTopicsRequest) -> Message | Patch | None:
-    """DELETE the topics, or in the cluster; the name behind an id is told to DESCRIBE alone, and
-    so is that there is no such topic."""
+    """DELETE the topics, or in the cluster; only DESCRIBE reveals the name behind an id, or that
+    there is no such topic."""
     every = asking.cluster(_O.DELETE)
 
     def may_pass(name: str) -> bool:

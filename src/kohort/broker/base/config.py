@@ -1,4 +1,4 @@
-"""What a broker and a topic can be told, with Kafka's names, units and defaults.
+"""The configuration of a broker and of a topic, with Kafka's names, units and defaults.
 
 Rules:
 - Where our default is not Kafka's, the field's note says why: the embedded broker is for
@@ -48,7 +48,7 @@ class BrokerConfig(BrokerSecurity, Config):
     port: int = 0
     """0: any free port; see `Broker.bootstrap`."""
     advertised_host: str | None = None
-    """What clients are told to connect to; default: `host`."""
+    """The address that clients connect to; default: `host`."""
     acls: bool = False
     """Ask of every request whether its principal may do that (see `kohort acl`). Kafka's
     `authorizer.class.name`."""
@@ -119,7 +119,7 @@ class BrokerConfig(BrokerSecurity, Config):
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
     fetch_max_bytes: int = 55 * MIB
-    """The most that one fetch is answered with, whatever it asks for."""
+    """The largest answer to a fetch, whatever it requests."""
     max_incremental_fetch_session_cache_slots: int = 1_000
     """Fetch sessions (KIP-227) that a node keeps."""
     min_incremental_fetch_session_eviction_ms: int = 120_000
@@ -191,7 +191,7 @@ class BrokerConfig(BrokerSecurity, Config):
         self.transaction_config()
 
     def transaction_config(self) -> TransactionConfig:
-        """What the transaction coordinator is told."""
+        """The transaction coordinator's part of the configuration."""
         return TransactionConfig(
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             transactional_id_expiration_ms=self.transactional_id_expiration_ms,
@@ -206,7 +206,7 @@ class BrokerConfig(BrokerSecurity, Config):
         return dict(zip(self.node_ids(), self.broker_rack, strict=False))
 
     def group_config(self) -> GroupConfig:
-        """What the group coordinator is told."""
+        """The group coordinator's part of the configuration."""
         mine = set(self.field_names())
         shared = {f.name: getattr(self, f.name) for f in fields(GroupConfig) if f.name in mine}
         assignors = tuple(make_server_assignors(self.group_consumer_assignors))

@@ -4,7 +4,7 @@ Rules:
 - Every call is answered exactly once, with a message or with nothing (Produce with acks=0).
 - A call that waits for an event (a fetch for data, a join for the others) is parked: the requests
   behind it on its connection wait too, as in Kafka. One that waits for the disk is not parked:
-  those behind it go on, and answers keep the order of the requests.
+  later ones continue, and answers keep the order of the requests.
 """
 
 from __future__ import annotations

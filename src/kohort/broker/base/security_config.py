@@ -1,8 +1,9 @@
 """A broker's security settings: who may connect, and how they prove who they are.
 
 Rules:
-- Names are Kafka's (`ssl_*` as in the client: PEM files). Secrets stand in no `repr`.
-- What would be open to other machines by accident is refused: no authentication, or passwords in
+- Names are Kafka's (`ssl_*` as in the client: PEM files). No `repr` contains a secret.
+- A configuration that opens the broker to other machines by accident is refused: no authentication,
+  or passwords in
   the clear, on an address beyond loopback need `allow_open`.
 """
 
@@ -36,7 +37,7 @@ class BrokerSecurity:
     ssl_certificate_location: str | None = None
     """A PEM file with the broker's certificate."""
     ssl_key_location: str | None = None
-    """A PEM file with its key; None: it stands with the certificate."""
+    """A PEM file with its key; None: the certificate's file holds it."""
     ssl_key_password: str | None = None
     ssl_ca_location: str | None = None
     """A PEM file with the authorities whose client certificates are believed."""
@@ -64,11 +65,12 @@ class BrokerSecurity:
     sasl_server_max_receive_size: int = 65_536
     """Kafka: 524288. The largest request before a client is known."""
     authentication_timeout_ms: int = 10_000
-    """A client that is not known after so long is sent away; its TLS handshake has as long."""
+    """A client that has not authenticated in this time is disconnected; its TLS handshake has as
+    long."""
     connection_failed_authentication_delay_ms: int = 100
-    """A refusal waits so long, so that guessing passwords is slow (KIP-306)."""
+    """A refusal is delayed by this time, so that guessing passwords is slow (KIP-306)."""
     connections_max_reauth_ms: int = 0
-    """A login lasts so long (KIP-368); 0: as long as its connection, or its token."""
+    """How long a login lasts (KIP-368); 0: as long as its connection, or its token."""
 
     def check_security(self) -> None:
         """Raise ConfigError for what cannot work, or would be open by accident."""
@@ -104,7 +106,7 @@ class BrokerSecurity:
         if not self.uses_tls and {PLAIN, OAUTHBEARER} & set(self.sasl_enabled_mechanisms):
             raise ConfigError(
                 f"host={self.host!r} can be reached from other machines, and with SASL_PLAINTEXT "
-                "PLAIN and OAUTHBEARER show their secrets to whoever listens in; use SASL_SSL, or "
+                "PLAIN and OAUTHBEARER show their secrets to eavesdroppers; use SASL_SSL, or "
                 "sasl_enabled_mechanisms=SCRAM-SHA-512, or allow_open=True if you mean it"
             )
 
@@ -181,7 +183,7 @@ class PrincipalRules:
             rest = rest.lstrip(", ")
 
     def user_of(self, subject: str) -> str | None:
-        """The user that a certificate's subject stands for; None when no rule fits."""
+        """The user that a certificate's subject maps to; None when no rule matches."""
         for rule in self._rules:
             if rule is None:
                 return subject

@@ -3,8 +3,8 @@
 Rules:
 - Every call is one function of the node's state; it runs on the broker's thread, and has taken
   effect when it is answered.
-- What is wrong with a request is a UsageError, what the broker refuses a BrokerError; the server
-  makes 400 and 409 of them. What is not known is not found, never guessed.
+- An invalid request is a UsageError, a refusal by the broker a BrokerError; the server answers 400
+  and 409. Unknown names are reported as not found, never guessed.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Groups(CoordinatorShards["GroupHost"]):
             host.topics_deleted(names)
 
     def configured(self) -> None:
-        """Groups were configured: every shard is told."""
+        """The group configuration changed: pass it to every shard."""
         timeouts = self._node.group_configs.timeouts()
         for host in self.hosts():
             host.shard.groups_configured(timeouts)

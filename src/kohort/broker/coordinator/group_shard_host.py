@@ -72,7 +72,7 @@ class GroupHost(ShardHost[GroupShard]):
         return True
 
     def _say(self, asked: Asked, answer: int | list[int]) -> None:
-        """An answer without records, at once or when what it may rest upon is durable."""
+        """An answer without records, at once or when the records it depends on are durable."""
         if self._at_rest():
             asked.settle(answer)
         else:
@@ -88,7 +88,7 @@ class GroupHost(ShardHost[GroupShard]):
 
 
 def names_partitions(node: HostServices, asked: Asked) -> bool:
-    """Whether all partitions of a commit exist; names then stand for the topics' ids."""
+    """Whether all partitions of a commit exist; replaces topic names by ids."""
     if asked.api_version < BY_ID_FROM:
         get = node.topics.get
         for offset in asked.offsets:

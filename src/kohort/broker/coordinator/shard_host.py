@@ -3,8 +3,8 @@
 Rules (DESIGN.md, "group, the coordinator's side"):
 - Records are replayed at once, each with the offset that it is about to get; those of one turn of
   the loop are appended together, as one batch at its end, and those that come while a flush of the
-  partition is under way, when that has ended. Replies go when the log is durable up to
-  where their records stand; replies without records wait for what was replayed before them.
+  partition is in flight, when that has ended. Replies are sent when the log is durable up to their
+  records; replies without records wait for everything replayed before them.
 - A shard is loaded by replaying its partition from the start, a slice at a time, so that a long log
   does not stop the node. Until then requests are answered COORDINATOR_LOAD_IN_PROGRESS, heartbeats
   without an error.
@@ -100,9 +100,9 @@ class ShardHost(ABC, Generic[S]):
         """Replayed, and to be appended when the turn ends or the flush under way."""
         self._batch_bytes = 0
         self._refused = False
-        """Whether the last append failed: on a full disk each does, and one is told."""
+        """Whether the last append failed: on a full disk each does, and one is logged."""
         self._flushing = 0
-        """Appends of which nobody has said yet that they are durable."""
+        """Appends that are not known to be durable yet."""
         self._held: deque[tuple[int, list[Reply]]] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._timer: Cancellable | None = None
@@ -157,8 +157,8 @@ class ShardHost(ABC, Generic[S]):
         self._pinned = False
 
     def _ready(self) -> None:
-        """Decide nothing before all that was replayed is durable: what the leader before this one
-        flushes last is told to that one alone.
+        """Decide nothing before all replayed records are durable: only the previous leader learns
+        about its last flush.
         """
         if self.partition.end_offset < self._end():
             self.partition.waiters[self] = None
@@ -193,7 +193,7 @@ class ShardHost(ABC, Generic[S]):
         return self.loaded and self._write()
 
     def marker_written(self, producer_id: int, committed: bool) -> None:
-        """A marker stands in the partition (see `Nodes.takes_markers`)."""
+        """The log contains a marker (see `Nodes.takes_markers`)."""
         if not self._closed:
             self.shard.replay_marker(producer_id, committed)
             self._arm()
@@ -320,7 +320,7 @@ class ShardHost(ABC, Generic[S]):
         return appended
 
     def _start_again(self, effects: Effects, code: int) -> None:
-        """What was to be written is not; drop the shard and read the log again, a little later."""
+        """The append failed; drop the shard and read the log again, a little later."""
         self._batch, self._batch_bytes = [], 0
         replies = [*self._take_held(), *effects.replies]
         refused = self.shard.append_failed(Effects(replies=replies), code)
@@ -348,7 +348,7 @@ class ShardHost(ABC, Generic[S]):
             self._load()
 
     def _hold(self, offset: int, replies: list[Reply]) -> None:
-        """Answer when what was replayed below an offset is durable."""
+        """Answer when everything replayed below an offset is durable."""
         if not self._held and offset <= self.partition.end_offset:
             for token, response in replies:
                 responder: Any = token
@@ -407,9 +407,10 @@ class ShardHost(ABC, Generic[S]):
             self._timer = None
 
     def close(self) -> None:
-        """Forget the shard; who waits is told to look for another coordinator.
+        """Forget the shard; waiting clients have to find another coordinator.
 
-        What it has appended is in the log, which others go on with, so its replies stand.
+        Its appended records are in the log, which the next leader continues, so its replies are
+        valid.
         """
         self._write()
         self._closed = True
@@ -552,7 +553,7 @@ class CoordinatorShards(ABC, Generic[H]):
 
 
 def coordinator_code(error: BrokerError) -> ErrorCode:
-    """What a client is told when there is no shard for it here."""
+    """The error code for a client when there is no shard for its group here."""
     elsewhere = error.code == ErrorCode.NOT_COORDINATOR
     return ErrorCode.NOT_COORDINATOR if elsewhere else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -575,7 +576,7 @@ def replay_batch(topic: str, shard: Shard, header: BatchHeader, batch: memoryvie
 def build_batch(
     records: Sequence[GroupRecord], producer: Producer | None, now_ms: int
 ) -> memoryview:
-    """One uncompressed batch of the records, as it is to stand in the log."""
+    """One uncompressed batch of the records, as the log will store it."""
     builder = BatchBuilder()
     for record in records:
         builder.append(now_ms, record.key, record.value)
@@ -588,7 +589,7 @@ def build_batch(
 
 
 def as_message(reply: Reply) -> Reply:
-    """A reply with its answer as a message, whatever the fast path has it as."""
+    """A reply with its answer as a message, whatever form the fast path uses."""
     if isinstance(reply.response, Message):
         return reply
     asked: Any = reply.token

@@ -1,7 +1,7 @@
 """The shell of the transaction coordinator: shards over the partitions of `__transaction_state`.
 
 Rules:
-- A live group shard is told of the markers in its partition; one that is being loaded takes none
+- A live group shard learns of the markers in its partition; one that is being loaded takes none
   until it is ready, because it might replay them twice or never.
 """
 

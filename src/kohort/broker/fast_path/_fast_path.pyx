@@ -2,10 +2,10 @@
 """What the fast path does for each request that it takes, compiled.
 
 Rules:
-- Only what is plainly usual is taken: Produce v9 to v13, acks 1 or -1, one topic, one partition,
-  one sound batch that belongs to no transaction; what groups ask again and again (`_asked.pxi`).
-  Everything else is None, and goes the general way, which alone refuses and explains.
-- What is taken here is answered with the bytes that the general way would send.
+- Only common requests are taken: Produce v9 to v13, acks 1 or -1, one topic, one partition,
+  one valid batch outside of transactions; frequent group requests (`_asked.pxi`).
+  Everything else is None and takes the slow path, which alone refuses and explains.
+- Answers here have exactly the bytes that the slow path would send.
 - Small batches are copied together for their write. A large one is stamped and written where it was
   received; its frame is let go as soon as it has been written.
 """
@@ -77,7 +77,7 @@ cdef class Entry:
     cdef readonly str client_id
     """Not read: nobody asks for it."""
     cdef readonly bytes target
-    """Topic and partition as they stand in the request, and in the answer to it."""
+    """Topic and partition as in the request, and in the answer to it."""
     cdef readonly int api, api_version, correlation_id
     cdef public bint answered
     cdef public object response, given_up
@@ -260,7 +260,7 @@ cdef bint packed_sound(Entry entry, const uint8_t *p, Py_ssize_t size, int codec
 
 @cython.final
 cdef class Run:
-    """Entries of one partition, in the order in which their batches are to stand in its log.
+    """Entries of one partition, in the order in which the log will store their batches.
 
     As a whole it looks like the header of one batch with all the records, as the log wants it.
     """
@@ -347,7 +347,7 @@ cdef class Run:
         return pieces
 
     def answers(self, int64_t log_start_offset):
-        """Give every entry its answer: appended, where it stands, no error."""
+        """Give every entry its answer: its offset, without an error."""
         cdef Entry entry
         for entry in self.entries:
             entry.response = [answer(entry, log_start_offset)]

@@ -1,6 +1,6 @@
-# Group traffic that comes again and again: what a Heartbeat, a ConsumerGroupHeartbeat that says
-# nothing new and an OffsetCommit say, and the bytes that answer them. What is decided about them is
-# the coordinator's (`kohort.group`): here is only reading and writing. Part of `_fast_path.pyx`.
+# Frequent group traffic: parse a Heartbeat, a ConsumerGroupHeartbeat without changes and an
+# OffsetCommit, and write their answers. The coordinator (`kohort.group`) decides; this part only
+# reads and writes. Part of `_fast_path.pyx`.
 
 cdef enum:
     ASKED_MAX = 16_384     # larger commits are rare

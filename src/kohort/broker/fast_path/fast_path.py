@@ -129,7 +129,7 @@ class FastPath:
         self._append(partition, part)
 
     def _partition(self, entry: Entry) -> Partition | None:
-        """Where an entry is to stand; None when that is not for the fast path to say."""
+        """The offset for an entry; None when the slow path must decide."""
         place = entry.place()
         if place is None:
             return None
@@ -211,7 +211,7 @@ def permits(authorizer: Authorizer, node: FastPathNode, asked: Entry | Asked) ->
 
 
 def said_in_full(asked: Asked, answer: int | list[int]) -> Message:
-    """The message that an answer of the fast path stands for."""
+    """An answer of the fast path as a message."""
     from kohort.group.coordinator.handlers.error_responses import committed
     from kohort.wire import decode_request
     from kohort.wire.messages.consumer_group_heartbeat_response import (

@@ -1,8 +1,8 @@
 """A disk that fails when a test says so: a layer between the logs and where they keep their bytes.
 
 Rules:
-- A failing append writes half of what it was given before it raises, as a full disk does.
-- An error is the operating system's (EIO, ENOSPC); what becomes of it is the broker's doing.
+- A failing append writes half of its buffers before it raises, as a full disk does.
+- Errors are the operating system's (EIO, ENOSPC); the broker decides how to handle them.
 - `sync` is called by the flusher's thread, all else by the broker's; a turn is taken under a lock.
 
 Shell: threads (a lock).

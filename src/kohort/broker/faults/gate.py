@@ -3,10 +3,10 @@
 Rules:
 - It is passed only while there is something to do (`watching`), so that a broker without faults
   and without a log pays one look at an attribute for each request.
-- A request that a fault touches is answered through a stand-in of its call; the call itself waits
-  in its connection, which keeps the order of answers. So an answer that never comes silences the
+- A request that a fault affects is answered through a copy of its call; the call itself waits in
+  its connection, which keeps the order of answers. So an answer that never comes silences the
   connection, as a broker that hangs does.
-- What a test's function raises is told to whoever looks (`error`), and the request goes on.
+- An error in a test's function is kept in `error`, and the request continues.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FaultInjector:
         """What a function of an ANSWER fault raised, first."""
 
     def around(self, files: Files) -> Files:
-        """These files, on a disk that fails when it is told to."""
+        """These files, on a disk that fails on request."""
         return FaultyFiles(files, self.disk)
 
     def _look(self) -> None:

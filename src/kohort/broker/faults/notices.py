@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-_LOOK_S: Final = 0.05  # what changes without being told is looked at all the same
+_LOOK_S: Final = 0.05  # polls changes that send no notice
 T = TypeVar("T")
 
 

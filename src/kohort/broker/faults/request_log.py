@@ -1,8 +1,8 @@
 """What a broker was asked, for tests to look at: the last requests, and how each was answered.
 
 Rules:
-- Bounded: the oldest go first. Nothing of a request's records is kept, so nothing big stays alive.
-- An entry stands in the log from the moment the request has come; its answer is filled in later,
+- Bounded: the oldest go first. A request's records are not kept, so no large memory stays alive.
+- An entry is in the log as soon as the request has come; its answer is filled in later,
   and never when the connection ended first.
 - On the broker's thread only; `changed` is called there.
 """
@@ -118,5 +118,5 @@ class RequestLog:
         return [entry for entry in self._kept if entry.number > number]
 
     def clear(self) -> None:
-        """Forget them; numbers go on."""
+        """Forget them; numbers continue."""
         self._kept.clear()

@@ -49,7 +49,7 @@ class Then(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One rule. Empty, None: whatever it is."""
+    """One rule. Empty or None matches everything."""
 
     then: Then
     api: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class Seen:
     partitions: tuple[tuple[str, int], ...] = ()
     """What it names; -1: a topic as a whole."""
     all_topics: bool = False
-    """It asks for whatever topics there are."""
+    """The request names all topics."""
 
 
 class Armed:
@@ -224,7 +224,7 @@ class Faults:
         return armed
 
     def remove(self, number: int) -> bool:
-        """Ask it no longer, and let go what it holds; False: there is none of that number."""
+        """Remove a rule and release the requests it holds; False: there is none of that number."""
         armed = self._armed.pop(number, None)
         if armed is None:
             return False

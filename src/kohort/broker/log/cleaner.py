@@ -1,11 +1,11 @@
 """Compaction: of the records with one key, the last one stays.
 
 Rules:
-- Only sealed segments that lie below what is stable are rewritten, from the log's start on, as
+- Only sealed segments below the last stable offset are rewritten, from the log's start on, as
   far as a bounded map of keys reaches. Records keep their offsets, batches their base offset.
 - The last batch of what is rewritten stays, if only as an empty header, so that a segment reaches
   up to the next one and recovery can tell a gap from a loss. So does the last batch of each
-  producer that is still known: its sequence goes on from there (as in Kafka).
+  producer that is still known: its sequence continues from there (as in Kafka).
 - A tombstone stays for `delete.retention.ms` after it was written.
 - Nothing at or behind the first open transaction is looked at. Records of aborted transactions go,
   and never count as the last one of their key. A marker stays as long as any batch of its
@@ -227,7 +227,7 @@ class _Rewriting:
         return not (tombstone and batch_ms < self._tombstones_before_ms)
 
     def close(self) -> None:
-        """Let the file go; what was not swapped in is removed at the next start."""
+        """Close the file; a file that was not swapped in is removed at the next start."""
         self._file.close()
 
     def swap(self, *, durable: bool) -> None:
@@ -329,7 +329,7 @@ def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:
 
 
 def _spans(body: memoryview) -> list[tuple[int, int, int]]:
-    """Where each record begins and ends, and where its timestamp delta stands."""
+    """Where each record begins and ends, and where its timestamp delta is."""
     spans: list[tuple[int, int, int]] = []
     at = 0
     while at < len(body):

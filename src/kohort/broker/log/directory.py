@@ -44,7 +44,7 @@ _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 PRODUCER_ID_BLOCK = 1_000
 Entity = tuple[tuple[str, str | None], ...]
-"""Whom a quota is for: kinds and names, by kind; None is whoever has none of his own."""
+"""The entity of a quota: kinds and names, by kind; None is the default entity."""
 
 
 AclRow = list[str]
@@ -66,7 +66,7 @@ def topic_name_fault(name: str) -> str | None:
 
 @dataclass(slots=True)
 class TopicRecord:
-    """One topic as it stands in `topics.json`."""
+    """One topic's entry in `topics.json`."""
 
     name: str
     topic_id: bytes
@@ -78,7 +78,7 @@ class TopicRecord:
     """`(leader, leader epoch)` of the partitions that are not led as in a new topic."""
 
     def encode(self) -> dict[str, Any]:
-        """As it stands in the file; what says nothing is left out."""
+        """The entry as written to the file; empty fields are left out."""
         fields: dict[str, Any] = {
             "name": self.name,
             "id": self.topic_id.hex(),
@@ -166,7 +166,7 @@ class Registry:
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{TOPICS_FILE} in the data directory is damaged ({error!r}); restore it from a "
-                "copy, or move the directory away to begin anew"
+                "copy, or move the directory away to start over"
             ) from error
 
 
@@ -189,7 +189,7 @@ class DataDirectory:
         self.segments = decode_segments(files.read_all(CLEAN_MARKER))
         """The base offsets of each log's segments and its end, as a clean shutdown left them."""
         self._settled = True
-        """Whether `topics.json` is what is known here; if not, it is written with checkpoints."""
+        """Whether `topics.json` is up to date; if not, it is written with checkpoints."""
         self.recovery_points = decode_offsets(files.read_all(RECOVERY_POINTS))
         self.log_starts = decode_offsets(files.read_all(LOG_STARTS))
 
@@ -207,7 +207,7 @@ class DataDirectory:
             if strays:
                 raise StorageError(
                     f"the data directory has partitions ({strays[0]}, ...) and no {TOPICS_FILE}; "
-                    "restore that file, or move the directory away to begin anew"
+                    "restore that file, or move the directory away to start over"
                 )
             self = cls(files, Registry(cluster_id), durable=durable, reserves=reserves)
             self.save()
@@ -225,8 +225,8 @@ class DataDirectory:
         """Write `topics.json`, to the disk also at `os`: only records may be lost there.
 
         `frees`: space may be free after this, so that it may use the reserve.
-        Raises OSError; then the old one stands: what was refused may not hold from the next start
-        on.
+        Raises OSError; then the old content stays: a refused change must not take effect at the
+        next start.
         """
         before = self.files.read_all(TOPICS_FILE)
         try:
@@ -306,7 +306,7 @@ class DataDirectory:
                 raise
             finally:
                 file.close()
-        except OSError:  # the disk is full; whoever writes to it is told
+        except OSError:  # the disk is full; the writer gets the error
             return
         self._reserve = True
 

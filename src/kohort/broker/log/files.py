@@ -1,9 +1,9 @@
-"""Where a log keeps its bytes: the one door to the disk, so that tests may stand in it.
+"""Where a log keeps its bytes: the one interface to the disk, which tests can replace.
 
 Rules:
 - Paths are texts relative to the data directory, with `/`.
-- `LogFile.append` writes all of its buffers or raises; what it wrote of a failed append is cut off
-  by its caller with `truncate`.
+- `LogFile.append` writes all of its buffers or raises; its caller cuts off the bytes of a failed
+  append with `truncate`.
 - Nothing is durable before `LogFile.sync` (its bytes) and `Files.sync_dir` (its name) return.
 - An error of `sync` is final for that file: its next success proves nothing (PostgreSQL's lesson).
 """
@@ -94,7 +94,7 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces a file of that name. Durable after `sync_dir` of its directory.
 
-        Only what is closed is renamed.
+        Only closed files are renamed.
         """
         ...
 
@@ -114,7 +114,7 @@ class Files(Protocol):
 
 
 class Names:
-    """The names in a directory, to be made durable like what stands in files."""
+    """The names in a directory, to be made durable like file contents."""
 
     __slots__ = ("_files", "path")
 
@@ -128,7 +128,7 @@ class Names:
 
 
 def disk_refusal(error: OSError) -> BrokerError:
-    """What clients are told of a call that the disk refused."""
+    """The message to clients after the disk refused a call."""
     free = "; free some space there" if error.errno in DISK_FULL else ""
     why = error.strerror or error
     text = f"the broker cannot write to its disk: {why}{free}"

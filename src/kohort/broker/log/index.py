@@ -5,8 +5,8 @@ Rules:
   offset is the batch's last offset, its position the batch's first byte (as Kafka's own index).
 - Timestamps are running maxima that point at the earliest batch that holds them, so the lookup is
   right for timestamps in any order: every batch before the entry is older than it.
-- An index only ever speeds things up: what it says is checked against the batch that it points to,
-  and a wrong one is built again from the segment.
+- An index only speeds up lookups: each entry is checked against the batch that it points to, and a
+  wrong index is rebuilt from the segment.
 
 The files are Kafka's: `.index` holds (relative offset int32, position int32), `.timeindex` holds
 (timestamp int64, relative offset int32).

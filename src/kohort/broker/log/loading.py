@@ -1,4 +1,4 @@
-"""Opening a partition's log: what is trusted, what is scanned, where it ends.
+"""Opening a partition's log: which files are trusted, which are scanned, where it ends.
 
 Rules:
 - After a clean shutdown nothing is scanned but the last few kilobytes. After a crash every segment
@@ -52,7 +52,7 @@ def swap_name(base_offset: int, next_offset: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is known of a partition before its files are looked at."""
+    """The knowledge about a partition before its files are read."""
 
     directory: str
     config: TopicConfig
@@ -190,7 +190,7 @@ class _Recovery:
         try:
             header = next(headers(first.file.read, 0, first.size, HEADER_BYTES), None)
         except CorruptRecordError:
-            return  # its readers will be told
+            return  # its readers get the error
         if header is not None:
             self._epochs.begin(header.partition_leader_epoch, first.base_offset)
 
@@ -218,7 +218,7 @@ class _Recovery:
                     if start <= header.base_offset < upto:
                         self._note_producer(segment, header)
             except CorruptRecordError as error:
-                # Its readers will be told; a start is not the place to throw flushed records away.
+                # Its readers get the error; a start must not discard flushed records.
                 log.warning("%s: damaged, though flushed before: %s", segment.file.path, error)
 
     def _note_producer(self, segment: Segment, header: BatchHeader) -> None:

@@ -2,14 +2,14 @@
 
 Rules:
 - A segment that is to be read so gets a hard link `.local/RUN/NUMBER`. RUN is random (behind the
-  name of the running kernel) and new with each start of the broker, NUMBER is never given twice: so
-  a name means one file for ever, whatever is deleted, compacted or made again under the segment's
-  own name. Paths and inodes do not: a topic that is made again may get both of them back.
+  name of the running kernel) and new with each start of the broker, NUMBER is never used twice: so
+  a name always refers to the same file, even if the segment's own name is deleted, compacted or
+  created again. Paths and inodes do not: a topic created again may get both of them back.
 - Links of earlier runs go before the log is opened. Who finds RUN gone knows that recovery may have
   cut what it reads; who does not, that nothing below the high watermark has changed.
 - A link goes with its segment, or it would hold the disk's space; at most `LINKS_MAX` are kept.
-- Only the owner may enter, as with the data directory itself. Where links cannot be made, nobody is
-  told anything, and records go the ordinary way.
+- Only the owner may enter, as with the data directory itself. Where links cannot be made, no client
+  learns of any, and records are sent over the network.
 
 Shell: files, and randomness (the name of the run). Everything on the loop's thread.
 """
@@ -82,7 +82,7 @@ class LocalLinks:
         return number
 
     def drop(self, file: LogFile) -> None:
-        """The file is closed for good, or not read any more."""
+        """The file is closed permanently, or no longer read."""
         number = self._numbers.pop(file, None)
         if number is not None and self.directory is not None:
             with suppress(OSError):  # it is removed by the next start at the latest

@@ -3,13 +3,13 @@
 Rules:
 - `append` gives offsets, stamps and writes; only after the write has succeeded does anything else
   change (KAFKA-6683, KAFKA-7866). A failed write is cut off again; if even that fails, or a flush
-  fails, the partition is offline until the broker is started anew.
-- Readers see what is below the high watermark: what is durable at the broker's level (spec L3).
-- A read lies within one segment and hands out stored bytes; records are never taken apart.
-- What is stable (KIP-98) is what is below the high watermark and below the first batch of any
+  fails, the partition is offline until the broker is restarted.
+- Readers see records below the high watermark: durable at the broker's level (spec L3).
+- A read is within one segment and returns stored bytes; records are never taken apart.
+- The last stable offset (KIP-98) is at most the high watermark and the first batch of any
   transaction that is open, or whose marker is not below the high watermark yet.
 
-The clock is the caller's: `now_ms` is wall time, as it stands in records.
+The caller provides the clock: `now_ms` is wall time, as in records.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ class PartitionLog:
         self.offline: str | None = None
         """Why nothing can be appended or read any more, or None."""
         self._refusing = False
-        """The last write failed, which has been said."""
+        """The last write failed, which has been logged."""
         self._rolling = False
-        """The file of a new segment may be there: nothing more may stand in the old one."""
+        """The file of a new segment may exist: the old one must not grow any more."""
         self.high = self.end
         self._ending: deque[Completed] = deque()
         self._stable = self.high
@@ -129,7 +129,7 @@ class PartitionLog:
         self.flushed_offset = self.log_start_offset
         """Sealed segments below it are on the disk; see `sealed`."""
         self.sealed: Callable[[Segment], None] | None = None
-        """Told of each segment that is sealed, so that it is flushed soon."""
+        """Called with each segment that is sealed, so that it is flushed soon."""
         self.index_memory: IndexMemory | None = None
         """Bounds the indexes of sealed segments; None: they all stay in memory."""
         self.pins = 0
@@ -145,7 +145,7 @@ class PartitionLog:
 
     @property
     def end(self) -> Mark:
-        """The end of the log: the next offset, and where its batch will stand."""
+        """The end of the log: the next offset, and the position of its batch."""
         active = self.active
         return Mark(active.next_offset, active, active.size)
 
@@ -205,7 +205,7 @@ class PartitionLog:
         """Append one checked batch. Raises BrokerError; then nothing has changed.
 
         `header` is the batch's own, at position 0 of `batch`; it becomes that of the stored one.
-        `marker` is what it says when it is a control batch.
+        `marker` is the content of a control batch.
         """
         if self.offline or self.closed:
             self._require_online()
@@ -311,9 +311,9 @@ class PartitionLog:
             if not self._refusing:
                 self._refusing = True
                 log.error(
-                    "cannot write %s; clients are told KAFKA_STORAGE_ERROR, and try again%s",
+                    "cannot write %s; clients get KAFKA_STORAGE_ERROR and retry%s",
                     what,
-                    ": free some space, and it goes on" if error.errno in DISK_FULL else "",
+                    ": free some space to continue" if error.errno in DISK_FULL else "",
                 )
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, what) from error
         if self._refusing:
@@ -364,7 +364,7 @@ class PartitionLog:
     # -- reading
 
     def locate(self, offset: int, max_bytes: int, upto: Mark) -> Span | None:
-        """Where the batches from `offset` on stand, at most `max_bytes` unless one is larger.
+        """The location of the batches from `offset` on, at most `max_bytes` unless one is larger.
 
         None when nothing is there yet. Raises BrokerError: OFFSET_OUT_OF_RANGE, storage errors.
         """
@@ -559,7 +559,7 @@ class PartitionLog:
 
 
 def note_ended(segment: Segment, producers: Producers, ended: Completed) -> None:
-    """The marker of a transaction stands in `segment`; index it if it was aborted."""
+    """The marker of a transaction is in `segment`; index it if it was aborted."""
     if ended.committed:
         return
     first_open = producers.first_open

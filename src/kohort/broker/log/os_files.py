@@ -12,7 +12,7 @@ Rules:
 - macOS keeps what `fsync` wrote in the drive's cache; there F_FULLFSYNC is asked for, which any
   mapping costs, too: there large reads are copied.
 - Large reads for sending are slices of a mapping, which halves the CPU of a fetch; the kernel
-  copies them from the page cache to the socket. What is mapped is never cut off: files are only
+  copies them from the page cache to the socket. A mapped range is never cut off: files are only
   truncated above the high watermark.
 
 Shell: threads (a lock between the loop and the flusher; some that sync many files).

@@ -14,8 +14,8 @@ Rules (KIP-98, KIP-360, KIP-890):
 - At most `MAX_PRODUCERS` are remembered; the one that wrote longest ago is forgotten first. One
   whose transaction is open is never forgotten.
 
-A snapshot holds all of it, CRC'd and named by the offset it stands for, so that a start need not
-read the whole log again. Its format is our own: Kafka's keeps only the last batch of a producer.
+A snapshot holds all of it, with a CRC and named by its offset, so that a start need not read the
+whole log again. Its format is our own: Kafka's keeps only the last batch of a producer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BATCH = Struct(">iiqq")
 
 @dataclass(frozen=True, slots=True)
 class AppendedBatch:
-    """One batch of a producer as it stands in the log."""
+    """One batch of a producer, as stored in the log."""
 
     first_sequence: int
     last_sequence: int

@@ -123,7 +123,7 @@ def scan(
     """Walk a segment's file to its end, checking every CRC; `note` hears each batch.
 
     `contiguous`: nothing was ever compacted, so that a gap between two batches is damage (base
-    offsets and epochs stand outside the CRC).
+    offsets and epochs are outside the CRC).
     """
     position, next_offset, epoch = 0, base_offset, 0
     try:
@@ -131,7 +131,7 @@ def scan(
             gap = header.base_offset - next_offset
             if gap < 0 or (gap and contiguous) or header.next_offset - base_offset > _OFFSETS_MAX:
                 return ScanEnd(
-                    position, next_offset, f"offset {header.base_offset} where it should go on"
+                    position, next_offset, f"offset {header.base_offset} where it should continue"
                 )
             if not epoch <= header.partition_leader_epoch <= _EPOCH_MAX:
                 return ScanEnd(

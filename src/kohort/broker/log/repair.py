@@ -3,7 +3,7 @@
 Rules:
 - A sound batch is whole, has a matching CRC, and continues the offsets of the one before it. The
   CRC does not cover the base offset: where offsets jump without a compaction, the batch behind has
-  to continue them. What stands between two sound batches is damage.
+  to continue them. Any bytes between two valid batches are damage.
 - A repair keeps every sound batch at its offset. The damaged bytes go to a file beside the segment
   (`SEGMENT.POSITION.damaged`) first, the segment is replaced in one step: a crash at any point
   leaves something that can be repaired again.
@@ -55,7 +55,7 @@ class Damage:
 
     @property
     def lost(self) -> str:
-        """The offsets that are lost, in words."""
+        """The offsets that are lost, as text."""
         if self.next_offset < 0:
             return f"from {self.first_offset} on"
         if self.next_offset == self.first_offset:
@@ -149,7 +149,7 @@ class Bounds:
     """The base offset of the next segment; -1: there is none."""
     compacted: bool
     damaged: bool = False
-    """Damage stands before it, so that its offset need not be the next one."""
+    """Damage precedes it, so that its offset need not be the next one."""
 
     @property
     def limit(self) -> int:

@@ -66,7 +66,7 @@ class Segment:
         self._index: SegmentIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self.has_aborted = False
-        """Whether the marker of an aborted transaction stands here."""
+        """Whether this segment has the marker of an aborted transaction."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -112,7 +112,7 @@ class Segment:
 
     @property
     def aborted(self) -> list[AbortedTransaction] | None:
-        """Those whose marker stands here; None when the index is damaged: see `set_aborted`."""
+        """Those whose marker is here; None when the index is damaged: see `set_aborted`."""
         if self._aborted is None and self.has_aborted:
             self._read_index()
             return self._aborted
@@ -125,7 +125,7 @@ class Segment:
         self.set_aborted(entries)
 
     def set_aborted(self, entries: list[AbortedTransaction]) -> None:
-        """Every aborted transaction whose marker stands here, as the log was found to have it."""
+        """Every aborted transaction whose marker is here, rebuilt from the log."""
         self._aborted, self.has_aborted = entries, bool(entries)
 
     def start_index(self) -> SegmentIndex:
@@ -138,7 +138,7 @@ class Segment:
         return self._index
 
     def note(self, header: BatchHeader) -> None:
-        """A batch stands at `header.position`."""
+        """A batch is at `header.position`."""
         self.indexed = False
         index = self._index or self.index
         last = header.base_offset + header.last_offset_delta

@@ -3,7 +3,7 @@
 Rules:
 - A marker is a control batch of one record: its key has the kind, its value the epoch of the
   coordinator that wrote it.
-- A segment's index has an entry for each aborted transaction whose marker stands in the segment, in
+- A segment's index has an entry for each aborted transaction whose marker is in the segment, in
   the order of the markers. Format and name (`.txnindex`) are Kafka's.
 """
 

@@ -109,7 +109,7 @@ class Nodes:
         return self._running.get(node_id)
 
     def believed(self) -> list[tuple[int, str, int, str | None]]:
-        """`(id, host, port, rack)` of the nodes that clients are told of."""
+        """`(id, host, port, rack)` of the nodes that clients see."""
         alive = self._state.leadership.alive
         return [self.address(n) for n in self._state.leadership.nodes if n in alive]
 
@@ -222,8 +222,8 @@ class Nodes:
         try:
             topics.led_otherwise(topic for topic in named if topic is not None)
         except BrokerError as error:
-            # The live nodes must go on; a crash now may give these epochs out a second time.
-            log.error("who leads which partition could not be kept: %s", error)
+            # The live nodes must continue; a crash now may use these epochs a second time.
+            log.error("could not store which node leads which partition: %s", error)
         for change in changes:
             self._carry_out(change)
 

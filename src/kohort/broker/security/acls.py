@@ -22,7 +22,7 @@ ACLS_MAX: Final = 100_000
 
 
 class Acls:
-    """Every entry, and the authorizer that goes by them (None: nobody is asked)."""
+    """Every entry, and the authorizer that applies them (None: everything is allowed)."""
 
     def __init__(self, config: BrokerConfig, directory: DataDirectory) -> None:
         self._directory = directory

@@ -102,7 +102,7 @@ class Authenticator:
 
 
 class SessionState(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     OPEN = "open"
     """Known, or nobody asks."""
@@ -121,7 +121,7 @@ class Step(NamedTuple):
 
 
 class Session:
-    """One connection's. `known` is told the principal when a login has succeeded first."""
+    """One connection's. `known` gets the principal at the first successful login."""
 
     def __init__(
         self, authenticator: Authenticator, subject: str | None, known: Callable[[str], object]

@@ -17,7 +17,7 @@ from kohort.acl import ANYBODY, WILDCARD, Acl, Operation, Pattern, Permission, R
 
 REMEMBERED_MAX: Final = 10_000
 REMEMBERED_CHARS_MAX: Final = 255
-"""Longer names are decided anew each time: a client could fill the memory with them."""
+"""Longer names are decided each time: a client could fill the cache with them."""
 
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(

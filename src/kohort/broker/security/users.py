@@ -176,5 +176,5 @@ def _decoded(data: bytes) -> tuple[dict[str, Credentials], bytes]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(
             f"{USERS_FILE} in the data directory is damaged ({type(error).__name__}); restore it "
-            "from a copy, or move it away and make the users anew"
+            "from a copy, or move it away and create the users again"
         ) from None

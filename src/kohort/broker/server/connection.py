@@ -157,7 +157,7 @@ class ClientConnection:
             self._pause()
 
     def _is_refused(self, api_key: int) -> str | None:
-        """Why nothing of this kind may be asked, by who has not logged in (or must again)."""
+        """Why a client that has not logged in (or must again) may not send this request."""
         assert self._session is not None, "it is connected"
         return self._session.refuses(api_key, self._node.env.wall_ms())
 
@@ -295,7 +295,8 @@ class ClientConnection:
         if connection.queued_bytes > self._config.connection_max_unsent_bytes:
             self._unsent = True
             self._pause()
-            # The loop writes at the end of a turn, and `drained` is told only of what had to wait.
+            # The loop writes at the end of a turn, and reports to `drained` only data that had to
+            # wait.
             env = self._node.env
             env.call_soon(env.call_soon, self._look_at_unsent)
         if self._stopped:
@@ -320,7 +321,7 @@ class ClientConnection:
         self._connection.pause_reading()
 
     def _read_on(self) -> None:
-        """Take further requests, unless something stands against it."""
+        """Take further requests, unless something prevents it."""
         held = self._quiet or self._unsent or self._parked is not None
         if not held and len(self._calls) < self._max_in_flight:
             self._stopped = False
@@ -339,7 +340,8 @@ class NodeEndpoint:
         tls: TlsServer | None = None,
         gate: FaultInjector | None = None,
     ) -> None:
-        """Listens at once. `after_flushes` calls when what waits for a flush has been told."""
+        """Listens at once. `after_flushes` runs its callback when every waiting flush is
+        reported."""
         self._loop = loop
         self._config = config
         self._after_flushes = after_flushes

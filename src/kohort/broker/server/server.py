@@ -43,7 +43,7 @@ T = TypeVar("T")
 _MOVERS = min(3, os.cpu_count() or 1)  # Kafka has three network threads
 _READY_TIMEOUT_S, _STOP_TIMEOUT_S = 30.0, 30.0
 _MACOS_DESCRIPTORS_MAX = 10_240
-"""What macOS lets a process have (OPEN_MAX), whatever its hard limit says."""
+"""The most open files on macOS (OPEN_MAX), whatever the hard limit says."""
 _OTHER_DESCRIPTORS = 64
 """Small files, modules that are imported late, the loop's own."""
 
@@ -82,7 +82,7 @@ class LoopEnv:
         return self._flusher.flushes
 
     def after_flushes(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call `fn` once everything has been told that waits by now, for a flush or to be written.
+        """Call `fn` once everything that waits for a flush or a write by now has been reported.
 
         Shards write what they replayed in this turn at its end, perhaps after this call, or when a
         flush under way has ended: two flushes, one after the other, leave nothing behind.

@@ -2,8 +2,8 @@
 
 Rules:
 - Everything runs on one thread; the outside comes in through `Env` and `Files`.
-- The nodes share their logs. Which of them leads a partition is decided by `Leadership`, and stands
-  in the registry of topics before anybody is told (spec L11: a restart repeats no epoch).
+- The nodes share their logs. `Leadership` decides which of them leads a partition; the registry of
+  topics stores it before any client learns of it (spec L11: a restart repeats no epoch).
 - Housekeeping (retention, checkpoints, compaction) runs from timers and never blocks for long.
 """
 
@@ -77,11 +77,11 @@ class BrokerState:
         self.leadership = Leadership(config.node_ids())
         self.failpoints = Failpoints()
         self.volume_of: Callable[[], tuple[int, int]] | None = None
-        """Set by who has the directory."""
+        """Set by the owner of the directory."""
         self.gate = gate
         """Where faults come in, if they may at all."""
         self.links: LocalLinks | None = None
-        """For consumers on this machine; set by who has the files."""
+        """For consumers on this machine; set by the owner of the files."""
         self.heartbeat_hints = HeartbeatHints()
         try:
             self.directory = DataDirectory.open(
@@ -107,7 +107,7 @@ class BrokerState:
         self._producer_ids: Iterator[int] = iter(())
         self.broker_configs.changed = self.topics.defaults_changed
         self.wall_clock_read: Callable[[int], None] = lambda offset_ms: None
-        """Told how far the wall clock is ahead of the monotonic one, at each retention run."""
+        """Called with the lead of the wall clock over the monotonic one, at each retention run."""
         self.before_close: Callable[[], None] = lambda: None
         """Called first when it closes."""
         self._cleaning = CompactionSchedule(self)
@@ -121,8 +121,8 @@ class BrokerState:
 
     @cached_property
     def users(self) -> Users:
-        """Who may log in. Looked at by the start where there are any, so that what is damaged
-        is told there."""
+        """The users that may log in. A start loads them where there are any, so that damage is
+        reported there."""
         from kohort.broker.security.users import Users  # hashing is slow to import
 
         return Users(self.directory, self.env.new_uuid)

@@ -1,11 +1,11 @@
 """Configurations of brokers that can be changed while they run (KIP-226).
 
 Rules:
-- What is set for one broker holds before what is set for all of them, that before what the broker
-  was started with. The name of all brokers is the empty one.
+- A value set for one broker wins over one set for all of them, and that over the configuration the
+  broker was started with. The name of all brokers is the empty one.
 - Defaults of topics act at once, on every topic that sets no value of its own. Nodes of one process
-  share their logs: with several of them, what is set for a single one is kept and shown, and only
-  what is set for all acts.
+  share their logs: with several of them, a value for a single node is kept and shown, and only a
+  value for all takes effect.
 - What Kafka can change while it runs and this broker does not have (threads, Kerberos) is kept and
   shown, because clients and tools send it; anything else is refused.
 - A change is durable before it is answered.

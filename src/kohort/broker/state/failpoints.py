@@ -28,7 +28,7 @@ class Moment(StrEnum):
     RECEIVED = "received"
     """A request has come; nothing of it was done yet."""
     APPENDED = "appended"
-    """A shard's records stand in its log; nobody was answered yet."""
+    """A shard's records are in its log; no request has been answered yet."""
     ANSWERING = "answering"
     """An answer is about to be sent; those before it are on their way."""
 
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 
     PASS = "pass"
     KILL = "kill"
-    """The node dies at this moment: what it was about to do does not happen."""
+    """The node dies at this moment: its next action does not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Failpoint:
             return Verdict.PASS
         try:
             matched = self._matches(event)
-        except Exception as error:  # whatever a test's condition raised belongs to that test
+        except Exception as error:  # an error in a test's condition belongs to that test
             self._left, self.error = 0, error
             self._met.set()
             return Verdict.PASS

@@ -1,16 +1,17 @@
-"""Incremental fetch sessions (KIP-227): what each fetcher asked for last, and what it was told.
+"""Incremental fetch sessions (KIP-227): each fetcher's last request, and the last reported state.
 
 Rules:
 - A session is made by a full fetch of epoch 0, if there is a slot; an id of 0 says that there was
-  none, and the fetcher goes on naming everything. Epoch -1 asks for no session and ends one.
-- An incremental fetch must come with the epoch after the last one's; then what it names is added
-  or altered, what it forgets is left out, and the rest is as it was.
+  none, and the fetcher keeps naming everything. Epoch -1 asks for no session and ends one.
+- An incremental fetch must come with the epoch after the last one's; then the partitions it names
+  are added or altered, the forgotten ones are removed, and the rest is unchanged.
 - An incremental answer names a partition only if it has records, an error or another replica to
-  ask, or where its end, stable end or start is not what was told last. After an error a partition
-  is told anew. Partitions that had records go to the end of the row, so that none starves.
+  ask, or if its end, stable end or start has changed since the last report. After an error a
+  partition is reported again. Partitions that had records go to the end of the row, so that none
+  starves.
 - When all slots are taken, a session unused for `eviction_ms` gives way to any; one that was made
-  so long ago, to a larger one. Slots and the partitions of all sessions together are bounded.
-- A session speaks of topics either by name or by id (Fetch 13 and later), for all of its life.
+  that long ago, to a larger one. Slots and the partitions of all sessions together are bounded.
+- A session uses either names or ids for topics (Fetch 13 and later), throughout its life.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Key = tuple[str | bytes, int]
 
 
 class FetchPart:
-    """One partition of a fetch, and what its session has told of it. `found` is the handler's."""
+    """One partition of a fetch, and its last report in the session. `found` is the handler's."""
 
     __slots__ = ("found", "request", "told_end", "told_stable", "told_start", "topic", "topic_id")
 
@@ -49,7 +50,7 @@ class FetchPart:
         self.found: Any = None
 
     def was_told(self, end: int, stable: int, start: int) -> bool:
-        """Whether that is what the last answer said."""
+        """Whether the last answer reported the same."""
         return self.told_end == end and self.told_stable == stable and self.told_start == start
 
     def tell(self, data: PartitionData) -> bool:

@@ -47,7 +47,7 @@ class GroupConfigs:
         return str(getattr(self._config, f"group_consumer_{FIELDS[name]}_ms"))
 
     def timeouts(self) -> dict[str, GroupTimeouts]:
-        """What the coordinator is told, by group."""
+        """The coordinator's configuration, by group."""
         return {g: self._timeouts(own) for g, own in self._directory.registry.groups.items()}
 
     def _timeouts(self, own: Mapping[str, str]) -> GroupTimeouts:

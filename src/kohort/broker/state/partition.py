@@ -1,8 +1,8 @@
 """A partition as the APIs see it: its log, who waits for it, and when an append is safe.
 
 Rules:
-- `append` tells its caller exactly once, in order, and only when the batch is safe at the broker's
-  level of durability; then the high watermark has moved past it, and waiting readers are told.
+- `append` calls back exactly once, in order, and only when the batch is safe at the broker's level
+  of durability; then the high watermark has passed it, and waiting readers are notified.
 - A log is opened (its directory made) at the first append; before, the partition is simply empty.
 - A failed flush takes the partition offline: nothing of it is acknowledged any more (spec L9).
 """

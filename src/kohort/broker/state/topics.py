@@ -92,7 +92,7 @@ class Topics:
         self._by_id: dict[bytes, Topic] = {}
         self._folds_case = directory.files.folds_case
         self._plain: dict[str, str] = {}
-        """Names by what they are when '.' and '_' are the same, and cases where they fold."""
+        """Names by their form when '.' and '_' are the same, and cases where they fold."""
         for record in directory.registry.topics.values():
             services.leadership.add(record.name, record.partitions, record.replicas, record.leaders)
             self._add(Topic(services, record))

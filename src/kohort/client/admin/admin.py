@@ -425,10 +425,10 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         *,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """Have a group go on at `to`; the offsets that are committed now.
+        """Move a group to `to`; returns the offsets that are committed now.
 
         Of these partitions (None: all with a committed offset). Where no record is as young as a
-        time, the group goes on at the end. Raises GroupError while the group has members.
+        time, the group continues at the end. Raises GroupError while the group has members.
         """
         deadline_ms = self._deadline(timeout_s)
         arguments.name(group_id, "reset_group_offsets(): the group")
@@ -459,7 +459,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
 
 def _timestamp(spec: OffsetSpec) -> int:
-    """A time, or the number that stands for a name. Raises UsageError for another name."""
+    """A time, or the number that a name represents. Raises UsageError for another name."""
     if isinstance(spec, int) and not isinstance(spec, bool) and spec < 1 << 63:
         return spec
     if not isinstance(spec, str) or spec not in _TIMESTAMPS:

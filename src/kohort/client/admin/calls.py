@@ -176,9 +176,9 @@ class AdminCalls(Observed):
     # -- again
 
     def _until(self, deadline_ms: int, attempt: Callable[[], T], *, mutates: bool = False) -> T:
-        """Call `attempt` until it succeeds, fails for good, or time is over.
+        """Call `attempt` until it succeeds, fails permanently, or runs out of time.
 
-        Somebody may wait for it: what is refused for long is told once, before time is over.
+        The caller may be waiting: a refusal that lasts is reported once before the time is over.
         """
         warn_ms = monotonic_ms() + WARNED_MS
         backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, uniform)

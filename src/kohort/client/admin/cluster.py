@@ -87,7 +87,7 @@ _SURVEY_ROUNDS: Final = 2
 
 
 class AdminCluster(AdminCalls):
-    """`Admin`'s calls about brokers and what goes on in them."""
+    """`Admin`'s calls about brokers and their state."""
 
     # -- what a broker can, what this user may
 
@@ -134,7 +134,7 @@ class AdminCluster(AdminCalls):
             answer = self._ask(DescribeClusterResponse, ANY, request, deadline_ms)
             raise_failed("describing", {"the cluster": (answer.error_code, answer.error_message)})
             bits = answer.cluster_authorized_operations
-            if bits < 0:  # not told
+            if bits < 0:  # the broker did not report them
                 return frozenset()
             return frozenset(one.name.lower() for one in Operation if bits >> one & 1)
 
@@ -206,7 +206,7 @@ class AdminCluster(AdminCalls):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """Who has produced to partitions with an id of its own, and whose transaction is open."""
+        """The producers of partitions that have a producer id, and whose transaction is open."""
         deadline_ms = self._deadline(timeout_s)
         requested = arguments.partitions(partitions, "describe_producers")
         producers: dict[TopicPartition, list[ProducerDescription]] = {}

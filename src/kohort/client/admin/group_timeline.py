@@ -22,7 +22,7 @@ from kohort.group.explain.timeline import Rebalance
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _AT_ONCE: Final = 5_000
 _QUIET_S: Final = 10.0
-"""So long a poll may bring nothing before the partition counts as not to be read."""
+"""A partition whose polls return nothing for this long counts as unreadable."""
 
 
 def read_rebalances(admin: Admin, group_id: str, settings: Mapping[str, Any]) -> list[Rebalance]:

@@ -133,8 +133,8 @@ class AdminGroups(AdminCalls):
     ) -> list[Rebalance] | None:
         """The last rebalances that the group's coordinator remembers, the oldest first.
 
-        None when the coordinator keeps no such history: only kohort's does, and it begins anew on
-        each node that takes the group over. `client.group_timeline` reads what the log says.
+        None when the coordinator keeps no such history: only Kohort's does, and it starts empty on
+        each node that takes over the group. `client.group_timeline` reads the same from the log.
         """
         arguments.name(group_id, "group_timeline(): the group")
         arguments.whole_number(last, "group_timeline(): last")

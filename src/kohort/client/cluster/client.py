@@ -6,8 +6,8 @@ Rules:
   open when they are first needed and come back after a back-off.
 - A request to `ANY` goes to the broker that is least busy; while it has not been sent it moves on
   when that broker cannot be reached, until its deadline. A request to a node fails with the node.
-- `done` is told exactly once, never from inside `request`.
-- A login that was refused is final: everything asked fails with that error, and `refused` is told.
+- `done` is called exactly once, never from inside `request`.
+- A refused login is final: every request fails with that error, and `refused` is called.
   Asking again would be refused again, and may lock the user out.
 
 Shell: randomness (jitter and the choice among equal brokers).
@@ -77,7 +77,7 @@ class Versioned:
 
 
 UNREACHABLE_WARNING_MS: Final = 3_000
-"""So long without any connection, and it is said aloud."""
+"""Report it when no connection has existed for this long."""
 
 Refreshed = Callable[[ClusterMetadata | KohortError], object]
 
@@ -104,7 +104,7 @@ class ClusterClient:
     ) -> None:
         self.loop = loop
         self.events = Events()
-        """Everything that happens to this client, for whoever wants to know."""
+        """Everything that happens to this client, for observers."""
         self.damaged = DamagedAnswers()
         """Answers that could not be decoded."""
         self.config = config
@@ -112,7 +112,7 @@ class ClusterClient:
         self.refusal: AuthenticationError | None = None
         """Why this client may not talk to the cluster."""
         self.refused: Callable[[AuthenticationError], object] = lambda error: None
-        """Told when a login was refused, once."""
+        """Called once, when a login is refused."""
         self.metadata = ClusterMetadata()
         """The present snapshot; replaced, never changed."""
         self.metadata_error: KohortError | None = None
@@ -121,7 +121,7 @@ class ClusterClient:
         self._auto_create = auto_create_topics
         self._missing: frozenset[str] = frozenset()
         self.warn: Callable[[str], object] | None = None
-        """Told when no broker has been reached for a while, and when one is again."""
+        """Called when no broker has been reached for a while, and when one is again."""
         self._down_since_ms: int | None = None
         self._warned_down = False
         self.uniform = uniform
@@ -152,11 +152,11 @@ class ClusterClient:
         lane: Lane = "general",
         answered: bool = True,
     ) -> None:
-        """Send to node `target` or to `ANY`; `done` is told the answer or a KohortError.
+        """Send to node `target` or to `ANY`; `done` receives the answer or a KohortError.
 
         `timeout_ms` (default `request_timeout_ms`) counts from now, connecting included. Give a
         request that waits at the broker (Fetch, JoinGroup) the broker's wait and some more.
-        `answered=False` is for Produce with `acks=0`: `done` is told the request when it is sent.
+        `answered=False` is for Produce with `acks=0`: `done` receives the request when it is sent.
         """
         if self.is_closed:
             self.loop.call_soon(done, ClosedError("the client was closed"))
@@ -199,7 +199,7 @@ class ClusterClient:
         return self.metadata.nodes.get(node_id) or self._learned.get(node_id)
 
     def feature(self, node_id: int, name: str) -> int:
-        """The level of a feature, as a node said when it was connected; 0 when it did not."""
+        """The level of a feature, as the node reported it on connecting; 0 when it did not."""
         levels = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
         return max(levels, default=0)
 
@@ -256,7 +256,8 @@ class ClusterClient:
     def requests_failed(
         self, peer: Peer, requests: list[PendingRequest], error: KohortError
     ) -> None:
-        """Told by a peer; unsent requests to ANY go on to another broker until their deadline."""
+        """Called by a connection; unsent requests to ANY move to another broker until their
+        deadline."""
         if isinstance(error, AuthenticationError):
             self._refuse(error)
             for request in requests:
@@ -346,7 +347,7 @@ class ClusterClient:
 
     @property
     def watched_topics(self) -> frozenset[str] | AllTopics:
-        """What `watch_topics` was told last."""
+        """The topics last passed to `watch_topics`."""
         return self._schedule.watched
 
     def refresh(
@@ -355,7 +356,7 @@ class ClusterClient:
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Ask at once; `done` is told a snapshot that was asked for after this call, or an error.
+        """Ask at once; `done` receives a snapshot requested after this call, or an error.
 
         Tries on every address until `timeout_ms` (default `default_api_timeout_ms`) has passed.
         """

@@ -62,7 +62,7 @@ Lane = Literal["general", "fetch", "fetch-2", "fetch-3", "group", "produce"]
 
 
 class PeerState(Enum):
-    """Where a peer's connection stands."""
+    """The state of a connection."""
 
     IDLE = "idle"
     CONNECTING = "connecting"
@@ -87,7 +87,7 @@ class PeerOwner(Protocol):
 
     @property
     def events(self) -> Events:
-        """Who is told what happens."""
+        """The callbacks of a connection."""
         ...
 
     @property
@@ -128,9 +128,9 @@ class Peer:
         """The end of the present back-off."""
         self.ranges: Ranges = {}
         self.features: dict[str, int] = {}
-        """The levels that hold in the cluster (KIP-584), as it said when it was connected."""
+        """The feature levels in force in the cluster (KIP-584), as the broker reported them."""
         self.local_directory: str | None = None
-        """Where the broker lets us read its files, as it said (ADR 0015)."""
+        """Where the broker lets us read its files, as it reported (ADR 0015)."""
         self._backoff = Backoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
         )
@@ -154,7 +154,7 @@ class Peer:
     # -- for the cluster
 
     def send(self, request: PendingRequest) -> None:
-        """Send when the connection stands; it is opened if need be. Raises UsageError (limit)."""
+        """Send when the connection is open; opens it if necessary. Raises UsageError (limit)."""
         self.pipeline.add(request)
         self._watch_deadline(request.deadline_ms)
         if self.state is PeerState.READY:
@@ -163,7 +163,7 @@ class Peer:
             self._connect()
 
     def close(self, error: KohortError) -> None:
-        """End for good; everything under way fails with `error`."""
+        """Close permanently; everything in flight fails with `error`."""
         if self.state is PeerState.CLOSED:
             return
         self.state = PeerState.CLOSED
@@ -235,7 +235,8 @@ class Peer:
             self._lost(self._explained(error))
 
     def _explained(self, error: KohortError | None) -> KohortError:
-        """Why the stream is gone, with a guess where the broker hung up on what it was told."""
+        """Why the stream ended, with a guess at the cause if the broker hung up after our
+        request."""
         if isinstance(error, AuthenticationError):
             return error.at(self.name)
         if error is None:
@@ -391,7 +392,7 @@ class Peer:
                 correlation_id = pipeline.sent(request, version)
                 frame = encode_request(message, version, correlation_id, self._config.client_id)
                 request.sent_ms, request.sent_bytes = self._loop.now_ms(), sum(map(len, frame))
-            except Exception as error:  # whatever it is: this request fails, those behind it go on
+            except Exception as error:  # any error: this request fails, later ones continue
                 if pipeline.in_flight and pipeline.in_flight[-1] is request:
                     pipeline.in_flight.pop()
                 if isinstance(error, UnsupportedVersionError):

@@ -3,7 +3,8 @@
 What few clients need is imported when it is needed: importing the client must stay cheap.
 
 Rules:
-- One object for each client. TLS files are read when it is made, so that a wrong one is told then.
+- One object for each client. It reads TLS files when it is created, so that a wrong one fails
+  early.
 - Tokens are fetched on a thread of their own, one fetch at a time for all connections, and used for
   80 % of their life.
 

@@ -1,4 +1,4 @@
-"""Answers that could not be decoded, by API: one is asked for again, several in a row are said.
+"""Answers that could not be decoded, by API: one is requested again, several in a row are reported.
 
 Rules:
 - A damaged answer costs its connection, and the request is made again over a new one: one flipped

@@ -1,14 +1,14 @@
 """Clients that were dropped without `close()`: a ResourceWarning, and the best that can be done.
 
 Rules:
-- A face (`Consumer`, `Producer`, ...) is referred to by nobody inside, so it is collected when its
-  user lets go of it. What is left of it is ended on the network thread, within `LAST_MS`.
+- Nothing inside refers to a client object (`Consumer`, `Producer`, ...), so it is collected when
+  its user drops it. The network thread then ends what is left of it, within `LAST_MS`.
 - A consumer commits what had been dealt with (if commits are automatic) and leaves its group, so
   that others get its partitions at once, not after `max_poll_interval_ms`. No listener is called.
 - A producer sends what it holds. An open transaction is left to be aborted by its timeout.
-- At the interpreter's exit the same happens to whatever is still open; exit waits for it.
+- At the interpreter's exit the same happens to every client that is still open; exit waits for it.
 - A finalizer may run on any thread, inside any lock: here it only posts to the loop.
-- In the child of a fork nothing is done and nothing said: the client is the parent's.
+- In the child of a fork nothing is done or logged: the client is the parent's.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _dropped(name: str, network: NetworkThread, end: End) -> None:
         return
     network.abandon(end)
     warnings.warn(
-        f"a {name} was dropped without close(); use it in a `with` block, or close it, to be told "
-        "what could not be done",
+        f"a {name} was dropped without close(); use it in a `with` block or close it to see "
+        "its errors",
         ResourceWarning,
         stacklevel=2,
     )

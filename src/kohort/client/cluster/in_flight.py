@@ -3,8 +3,8 @@
 Rules:
 - Answers come in the order of the requests (a broker handles one request a connection at a time),
   so an answer with another correlation id than the oldest one's means that the stream is broken.
-- A request that waits beyond its deadline has failed alone. One in flight beyond it takes the
-  connection with it, because its answer could no longer be told from a later one's delay.
+- A request that waits beyond its deadline fails alone. One in flight beyond it takes the connection
+  with it, because its late answer would be mistaken for the next one's.
 - The number of waiting requests is bounded.
 """
 
@@ -18,7 +18,7 @@ from kohort.errors import KohortError, ProtocolError, UsageError
 from kohort.wire import Message
 
 Done = Callable[[Message | KohortError], object]
-"""Told the answer or the error, once, on the network thread."""
+"""Called once with the answer or the error, on the network thread."""
 
 Build = Callable[[int], Message]
 """Makes the request for the version that was picked."""
@@ -28,7 +28,7 @@ _ID_MAX: Final = 2**31 - 1
 
 
 class PendingRequest:
-    """A request on its way; `done` is told exactly once."""
+    """A request on its way; `done` is called exactly once."""
 
     __slots__ = (
         "answer",

@@ -24,7 +24,7 @@ _MAX_STEPS: Final = 16
 
 
 class Login:
-    """What is said next. `ranges` are the versions that the broker has."""
+    """The next request of the login. `ranges` are the broker's versions."""
 
     def __init__(self, exchange: ClientExchange, ranges: Ranges, broker: str) -> None:
         self._exchange = exchange

@@ -6,7 +6,7 @@ Rules:
   broker that lags, and what was known stays (KIP-320), until `MAX_DOUBTS` answers in a row say so.
 - Partitions are numbered from 0 without gaps. A number beyond as many as an answer tells is damage:
   it is dropped, and the topic is asked for again.
-- A topic with another id is another topic; its epochs start anew.
+- A topic with another id is another topic; its epochs start over.
 - `MetadataSchedule` says when to ask: at once for names that are new, after a back-off when an
   error hints at a change, and in any case after `metadata.max.age.ms`.
 """
@@ -30,7 +30,7 @@ from kohort.wire.messages.metadata_response import (
 
 NO_LEADER: Final = -1
 CALM_MS: Final = 5_000
-"""Hints that come so long after the last one are about something else."""
+"""A hint that comes this long after the last one is about something else."""
 MAX_DOUBTS: Final = 5
 """So many answers in a row with an older leader epoch: the newer one was damaged on its way."""
 MAX_ASKED_TOPICS: Final = 1_000
@@ -40,7 +40,7 @@ _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker: where it listens and in which rack it stands."""
+    """A broker: its address and rack."""
 
     node_id: int
     host: str
@@ -214,13 +214,14 @@ class MetadataSchedule:
         self._hinted_ms = 0
         self.watched: Watched = frozenset()
         self.sent = 0
-        """Requests sent so far; the answer to number n serves whoever asked before it was sent."""
+        """Requests sent so far; the answer to number n serves every caller that asked before it was
+        sent."""
         self._in_flight = False
         self._due_ms: int | None = None
         self._again_at_once = False
 
     def watch(self, topics: Watched, now_ms: int) -> bool:
-        """Replace what is watched; True when something is new, which is asked for at once."""
+        """Replace the watched topics; True when one is new, which is asked for at once."""
         before, self.watched = self.watched, topics
         if isinstance(before, AllTopics) or before == topics:
             return False

@@ -2,8 +2,8 @@
 
 Rules:
 - https, or http to this machine; no redirect is followed, no other scheme is spoken (SSRF).
-- An endpoint that refuses is an AuthenticationError; one that is down may be tried again.
-- Neither secret nor token stands in an error.
+- An endpoint that refuses is an AuthenticationError; one that is down may be retried.
+- Errors contain neither the secret nor a token.
 
 Shell: HTTP.
 """

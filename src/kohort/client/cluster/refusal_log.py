@@ -2,11 +2,10 @@
 
 Rules:
 - A refusal that may pass by itself is tried again for ever (a moved leader, a coordinator that
-  loads). When it does not pass, a disk that fails for example (KAFKA_STORAGE_ERROR), nothing else
-  tells: `health()` shows it at once, and after `WARNED_MS` it is said in the log and as an event,
-  once until it is over.
-- What is refused is a partition, or the group or the transactional id (its name in words).
-- Only answers count: who cannot be reached is a matter of `ClusterClient.unreachable`.
+  loads). When it does not pass, such as a disk that fails (KAFKA_STORAGE_ERROR), nothing else
+  reports it: `health()` shows it at once, and after `WARNED_MS` it is logged once, with an event.
+- A partition, a group or a transactional id (by name) is refused.
+- Only answers count: `ClusterClient.unreachable` covers brokers that do not answer.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ class Refusal:
     reported: bool = False
 
     def text(self, now_ms: int) -> str:
-        """In words."""
+        """The refusal as text."""
         cause = _CAUSES.get(self.code)
         name, for_ms = ErrorCode.name_of(self.code), format_elapsed(now_ms - self.since_ms)
         return f"{name} for {for_ms}{f' ({cause})' if cause else ''}"
 
 
 class Report(NamedTuple):
-    """What is to be said now."""
+    """The reports that are due now."""
 
     warnings: list[str]
     events: list[Refused | RefusalEnded]
@@ -71,7 +70,7 @@ class Refusals:
         self._by: dict[Hashable, Refusal] = {}
         self._ended: dict[Hashable, Refusal] = {}
         self._unsaid = False
-        """Whether some refusal has not been told yet: to look costs, and there may be thousands."""
+        """Whether a refusal is still unreported: looking costs, and there may be thousands."""
 
     def __bool__(self) -> bool:
         return bool(self._by)
@@ -81,7 +80,7 @@ class Refusals:
         return self._by.get(what)
 
     def longest(self, now_ms: int) -> str:
-        """What has been refused for longest, in words; empty when nothing is."""
+        """The oldest refusal as text; empty when there is none."""
         if not self._by:
             return ""
         what, known = min(self._by.items(), key=lambda one: one[1].since_ms)

@@ -3,8 +3,8 @@
 Rules:
 - The newest version that both sides know; ours end at the newest stable one.
 - No common version is an error that names both ranges; nothing is sent then.
-- Brokers of one release say the same: what they say is kept once, whatever the connections.
-- The versions of ApiVersions itself are `kohort.wire.api_versions`'s matter (KIP-511).
+- Brokers of one release report the same versions: they are kept once for all connections.
+- `kohort.wire.api_versions` handles the versions of ApiVersions itself (KIP-511).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What callers give: looked at before anything changes, and refused in words.
+"""Argument validation for the public API: checked before any state changes.
 
 Rules:
-- What a call takes is made of what it was given here, or UsageError says what was given, to which
-  call, and how to write it. Nothing wrong reaches the network thread, where nobody would be told.
+- Every argument is converted here, or UsageError names the value, the call and the right form.
+  Nothing wrong reaches the network thread, where no caller would see the error.
 - Numbers of any library count as such (`__index__`, `__float__`); True and False do not.
 - Times of calls are seconds: 0 or less is "do not wait", `float("inf")` for ever.
 """
@@ -76,7 +76,7 @@ def mapping(argument: Any, call: str, example: str) -> None:
 
 
 def texts(argument: Any, what: str) -> None:
-    """Texts by name; None stands for none."""
+    """Texts by name; None for a missing one."""
     if not isinstance(argument, Mapping):
         raise UsageError(f"{what} are a mapping, not {shown(argument)}")
     for key, value in argument.items():
@@ -85,7 +85,7 @@ def texts(argument: Any, what: str) -> None:
 
 
 def numbers(argument: Any, what: str) -> None:
-    """Numbers by name; None stands for none."""
+    """Numbers by name; None for a missing one."""
     if not isinstance(argument, Mapping):
         raise UsageError(f"{what} are a mapping, not {shown(argument)}")
     for key, value in argument.items():

@@ -30,7 +30,7 @@ class Backoff:
         return Backoff(self._first_ms, self._max_ms, self._uniform)
 
     def succeeded(self) -> None:
-        """Begin anew."""
+        """Start over."""
         self.failures = 0
 
     def failed(self) -> int:

@@ -143,7 +143,7 @@ class Completion:
 
 
 def _taken(those: list[T]) -> Iterator[T]:
-    """Each once, in their order, whoever else takes some or adds some meanwhile."""
+    """Each item once, in order, even while other threads take or add some."""
     while those:
         try:
             one = those.pop(0)

@@ -48,7 +48,7 @@ class Packers:
         self._jobs.put((job, on_packed))
 
     def stop(self, *, wait: bool) -> None:
-        """End after the jobs under way; those that wait are dropped, and nobody is told of them."""
+        """End after the running jobs; waiting ones are dropped without a callback."""
         self._stopped = True
         for _ in self._threads:
             self._jobs.put(None)

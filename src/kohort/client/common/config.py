@@ -56,11 +56,11 @@ class ClientConfig(SecurityConfig, Config):
     client_rack: str = ""
     """This client's rack, for fetching from the closest replica (KIP-392)."""
     request_timeout_ms: int = 30_000
-    """A request without an answer for so long has failed; its connection is closed."""
+    """A request without an answer for this long fails; its connection is closed."""
     default_api_timeout_ms: int = 60_000
     """The most that a blocking call waits when it is given no timeout of its own."""
     metadata_max_age_ms: int = 300_000
-    """Topics and leaders are asked for again after so long, even without a sign of change."""
+    """Maximum age of metadata before it is refreshed, even without a sign of change."""
     retry_backoff_ms: int = 100
     """The first wait before a request is tried again; doubles up to `retry_backoff_max_ms`."""
     retry_backoff_max_ms: int = 1_000
@@ -70,9 +70,9 @@ class ClientConfig(SecurityConfig, Config):
     reconnect_backoff_max_ms: int = 1_000
     """The longest of those waits."""
     socket_connection_setup_timeout_ms: int = 10_000
-    """A connection that is not open after so long has failed."""
+    """A connection that is not open after this time has failed."""
     connections_max_idle_ms: int = 540_000
-    """A connection without a request for so long is closed."""
+    """A connection without a request for this long is closed."""
     receive_message_max_bytes: int = 128 << 20
     """The largest answer that is accepted; a longer one closes its connection."""
 
@@ -180,12 +180,12 @@ class ConsumerConfig(ClientConfig):
     partition_assignment_strategy: tuple[Any, ...] = ("range", "cooperative-sticky")
     """Names of assignors, or assignor objects, the most preferred first."""
     session_timeout_ms: int = 45_000
-    """The coordinator takes a member for dead after so long without a heartbeat."""
+    """The coordinator removes a member that sends no heartbeat for this long."""
     heartbeat_interval_ms: int = 3_000
     """The longest time between two heartbeats: a member that has just joined, or owns nothing,
     heartbeats sooner."""
     max_poll_interval_ms: int = 300_000
-    """A consumer that does not poll for so long leaves its group (spec 1.3)."""
+    """A consumer that does not poll for this long leaves its group (spec 1.3)."""
     max_poll_records: int = 500
     """The most records that one `poll` returns."""
     enable_auto_commit: bool = True
@@ -198,7 +198,7 @@ class ConsumerConfig(ClientConfig):
     fetch_min_bytes: int = 1
     """A broker waits for so much data, but not longer than `fetch_max_wait_ms`."""
     fetch_max_wait_ms: int = 500
-    """So long a broker may wait for `fetch_min_bytes`."""
+    """The longest that a broker waits for `fetch_min_bytes`."""
     fetch_max_bytes: int = 50 << 20
     """The most data of one answer."""
     max_partition_fetch_bytes: int | None = None
@@ -298,7 +298,7 @@ class ProducerConfig(ClientConfig):
     """No duplicates and no reordering by retries (KIP-98). None: on, if `acks`, `retries` and
     `max_in_flight_requests_per_connection` allow it."""
     linger_ms: int = 5
-    """A batch waits so long for more records, unless it is full (KIP-1030)."""
+    """A batch waits this long for more records, unless it is full (KIP-1030)."""
     batch_size: int = 16_384
     """Bytes of one partition's batch before compression; up to 64 times as many (and
     `max_request_size`) while batches wait to be sent, and twice that of a topic which a codec
@@ -326,7 +326,7 @@ class ProducerConfig(ClientConfig):
     transactional_id: str | None = None
     """Records and offsets go in transactions; a new producer of this name fences the old one."""
     transaction_timeout_ms: int = 60_000
-    """The coordinator aborts a transaction that is open for so long."""
+    """The coordinator aborts a transaction that is open for longer."""
     partitioner: str | Partitioner = "default"
     """`default`: murmur2 of the key as Java does, sticky without a key (KIP-794); or a function."""
     partitioner_ignore_keys: bool = False

@@ -76,11 +76,11 @@ class SecurityConfig:
     ssl_certificate_location: str | None = None
     """A PEM file with this client's certificate, for brokers that ask for one."""
     ssl_key_location: str | None = None
-    """A PEM file with its key; None: it stands with the certificate."""
+    """A PEM file with its key; None: the certificate's file holds it."""
     ssl_key_password: str | None = None
     """What that key is encrypted with."""
     ssl_endpoint_identification_algorithm: str = "https"
-    """`https`: the broker's name must stand in its certificate; `none` trusts any name."""
+    """`https`: the broker's name must be in its certificate; `none` trusts any name."""
     ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     """The versions of TLS that are spoken."""
     ssl_cipher_suites: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class SecurityConfig:
 
     @property
     def verifies_hostname(self) -> bool:
-        """Whether the broker's name must stand in its certificate."""
+        """Whether the broker's name must be in its certificate."""
         return self.ssl_endpoint_identification_algorithm.lower() not in ("", "none")
 
     def _check_sasl(self) -> None:

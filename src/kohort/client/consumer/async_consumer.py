@@ -9,7 +9,7 @@ Rules:
 - The same core as `Consumer`, with the network on its own thread: a handler that blocks the event
   loop delays no heartbeat.
 - Cancelling any call loses no record: records leave the buffer only in the step that returns them,
-  and an open rebalance step goes on with the next call (C9).
+  and an open rebalance step continues with the next call (C9).
 - Listener methods and commit callbacks may be coroutine functions; they run in the calling task.
 
 Shell: asyncio.
@@ -145,7 +145,7 @@ class AsyncConsumer(ConsumerBase):
             self._assign(partitions)
 
     async def unsubscribe(self, timeout: float | None = None) -> None:
-        """Give up everything; a member leaves its group, its listener is told first."""
+        """Release everything; a member leaves its group after its listener is called."""
         with self._gate:
             self._calls.begin()
             await self._run(self._calls.unsubscribe(self._time_ms(timeout, "unsubscribe()")))

@@ -183,12 +183,12 @@ class ConsumerBase(Observed):
             return core.matched
         return core.subscription.topics
 
-    # -- where it stands -------------------------------------------------------------------------
+    # -- positions -------------------------------------------------------------------------------
 
     def seek(
         self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata
     ) -> None:
-        """Go on at `offset`. Touches this consumer alone; nothing is committed by it.
+        """Continue at `offset`. Affects this consumer only; it commits nothing.
 
         Raises UsageError when the partition is not assigned or the offset is negative.
         """
@@ -202,11 +202,11 @@ class ConsumerBase(Observed):
             core.kick()
 
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on at the first record there is; all assigned partitions when none is named."""
+        """Continue at the first available record; all assigned partitions when none is named."""
         self._seek_reset(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on after the last record; all assigned partitions when none is named."""
+        """Continue after the last record; all assigned partitions when none is named."""
         self._seek_reset(partitions, LATEST)
 
     def _seek_reset(self, named: Collection[TopicPartition | tuple[str, int]], to: int) -> None:
@@ -278,7 +278,7 @@ class ConsumerBase(Observed):
             return list(self._core.positions.resets)
 
     def health(self) -> ConsumerHealth:
-        """What every partition is doing, how far behind it is, and in words why it is not moving.
+        """The state and lag of every partition, and why it is not moving.
 
         Costs no request; may be asked from any thread. `str()` of it is for people.
         """

@@ -4,8 +4,8 @@ Rules:
 - Each call is a generator of `Wait` and `Call`; see `waiting`. It may be left at any of them.
 - Open rebalance steps come before records: revoke (commit, listener, commits of the listener, give
   up, confirm), assign (take, listener, confirm), in the order in which they came (C1, C6, B47).
-- A listener is called once for a step, whatever it raises; the step is finished before its error
-  goes on to the caller.
+- A listener is called once for a step, even if it raises; the step is finished before its error
+  reaches the caller.
 - A wakeup ends the wait, never the work: steps and records are where they were (spec 4.9, C9).
 """
 
@@ -52,7 +52,7 @@ NOTHING_TO_READ = (
     "are awaited: `await consumer.subscribe([...])`"
 )
 COMPLAINTS_MS = 1_000
-"""So long at least between two errors about what stands still, while other partitions are read."""
+"""The shortest time between two errors about a stopped partition while others are read."""
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class ConsumerCalls:
     # -- polling ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The caller is here: what it was given last has been dealt with (C4)."""
+        """The caller is back: the records of the last call have been processed (C4)."""
         self.check()
         now_ms = self.core.loop.now_ms()
         self._count_poll(now_ms)
@@ -91,7 +91,7 @@ class ConsumerCalls:
         self.core.reader.acknowledge(now_ms)
 
     def _count_poll(self, now_ms: int) -> None:
-        """For the metrics; told at most once a millisecond, because a poll may take far less."""
+        """For the metrics; updated at most once a millisecond, because a poll may take far less."""
         ended_ms = self.core.last_poll_ms
         self._polls += 1
         self._inside_ms += max(0, ended_ms - self._begun_ms)
@@ -155,7 +155,8 @@ class ConsumerCalls:
             core.warn(f"{core.cluster.unreachable()}; retrying")
 
     def _warn_of_outage(self) -> None:
-        """All brokers are gone: say so once, and that they are back. Reading goes on by itself."""
+        """Report once that all brokers are gone, and that they are back. Reading continues by
+        itself."""
         core, now_ms = self.core, self.core.loop.now_ms()
         if not core.cluster.is_cut_off:
             if self._warned_unreachable:
@@ -168,7 +169,7 @@ class ConsumerCalls:
             core.warn(f"{core.cluster.unreachable()}; retrying")
 
     def after_take(self) -> None:
-        """Let the next fetches go out before what was taken is handed out (spec 4.2)."""
+        """Let the next fetches go out before the caller gets the records taken now (spec 4.2)."""
         core = self.core
         if core.reader.wants_more or core.planner.parked:
             core.reader.room_announced()
@@ -193,7 +194,7 @@ class ConsumerCalls:
             finished = core.fatal is None  # else no poll may pass this by
             return True
         finally:
-            # Whatever ended this, a wakeup or a cancel too: what is left is looked at next time.
+            # Whatever ended this, a wakeup or a cancel too: the next call handles the rest.
             if not finished:
                 core.attention = True
 
@@ -256,7 +257,7 @@ class ConsumerCalls:
                 try:
                     yield Call(tell, (list(step.partitions),))
                     core.cluster.events.emit(event(step.partitions, now_ms() - begun_ms))
-                except BaseException:  # whatever it is: the step is finished, then it goes on
+                except BaseException:  # any error: the step is finished before it propagates
                     self._given_up(step)
                     raise
         while not step.lost and not core.lane_idle and now_ms() < step.give_up_ms:
@@ -291,7 +292,7 @@ class ConsumerCalls:
                 yield Call(self.listener.on_partitions_assigned, (list(step.added),))
                 took_ms = core.loop.now_ms() - begun_ms
                 core.cluster.events.emit(PartitionsAssigned(step.added, took_ms))
-            except BaseException:  # whatever it is: the step is finished, then it goes on
+            except BaseException:  # any error: the step is finished before it propagates
                 self._taken(step)
                 raise
         self._taken(step)
@@ -442,7 +443,7 @@ class ConsumerCalls:
         return outcome.error is None
 
     def _owing(self) -> bool:
-        """Whether somebody has not been told yet what became of a commit."""
+        """Whether the outcome of a commit has not been delivered yet."""
         lane = self.core.lane
         with self.core.lock:
             return lane is not None and lane.owing

@@ -8,8 +8,9 @@
             print(record.topic, record.partition, record.offset, record.value)
 
 Rules:
-- The network lives on a thread that all clients of the process share: heartbeats, fetches and
-  commits go on while your code computes. `poll` takes what is there without asking that thread.
+- The network runs on a thread that all clients of the process share: heartbeats, fetches and
+  commits continue while your code computes. `poll` takes buffered records without asking that
+  thread.
 - Listeners and commit callbacks run on your thread, inside your calls.
 - `poll` commits automatically (unless `enable_auto_commit=False`) what the call before it returned:
   at least once, never less.
@@ -93,7 +94,7 @@ class Consumer(ConsumerBase):
             self._assign(partitions)
 
     def unsubscribe(self, timeout: float | None = None) -> None:
-        """Give up everything; a member leaves its group, its listener is told first."""
+        """Release everything; a member leaves its group after its listener is called."""
         with self._gate:
             self._calls.begin()
             self._run(self._calls.unsubscribe(self._time_ms(timeout, "unsubscribe()")))

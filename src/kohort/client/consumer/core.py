@@ -4,8 +4,8 @@ Rules:
 - `lock` protects positions, planner, resolver, lane and queries. It is held for moments and never
   while something is sent, decoded or called back.
 - Methods under "on the network thread" run there only; the caller's thread uses `post`.
-- After every event the core plans again (`pump`): questions, fetches, commits, queries; whatever
-  may go out goes out. One timer wakes it for the nearest deadline.
+- After every event the core plans again (`pump`): lookups, fetches, commits, queries; it sends
+  everything that may go out now. One timer wakes it for the nearest deadline.
 - What the caller's thread has to do comes to it as steps, in order; `attention` says that there is
   something beside records. `notify` wakes a caller that waits.
 
@@ -219,7 +219,8 @@ class ConsumerCore:
         self.pump()
 
     def query(self, query: Any, on_done: Callable[[KohortError | None], None]) -> None:
-        """Ask by time (OffsetQuery) or what is committed (CommittedQuery); the query is told."""
+        """Look up offsets by time (OffsetQuery) or committed ones (CommittedQuery); completes the
+        query."""
         self._callbacks[query] = on_done
         with self.lock:
             if isinstance(query, OffsetQuery):
@@ -282,7 +283,7 @@ class ConsumerCore:
     # -- on the network thread: planning ---------------------------------------------------------
 
     def pump(self) -> None:
-        """Send whatever may go out now, and set the timer for the next deadline."""
+        """Send everything that may go out now, and set the timer for the next deadline."""
         self._pump_posted = False
         if self._closed:
             return
@@ -464,8 +465,8 @@ class ConsumerCore:
             self._topic_ids = {**kept, **ids}
         for name in changed:
             self.warn(
-                f"topic {name!r} was deleted and made anew; positions in it are kept, and are "
-                "reset if they are out of range. seek() to be sure where reading goes on"
+                f"topic {name!r} was deleted and created again; positions in it are kept, and are "
+                "reset if they are out of range. seek() to choose where reading continues"
             )
 
     def _look_at_id_errors(self, codes: Iterable[int]) -> None:

@@ -321,7 +321,7 @@ class _TopicIds:
         self._ids = ids
         self._names = {bytes(topic_id): name for name, topic_id in ids.items()}
         self.lacking = ZERO_UUID in ids.values()
-        """Whether some topic's id is not known, so that names have to go on the wire."""
+        """Whether some topic's id is unknown, so that requests must use names."""
 
     def id(self, topic: str) -> bytes:
         """The id of a topic of the request."""

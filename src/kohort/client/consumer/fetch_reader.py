@@ -47,7 +47,7 @@ class Piece:
     records: list[Record]
     next_offset: int
     next_epoch: int
-    """Of the leader that wrote what stands before `next_offset`, markers and all (KIP-320)."""
+    """Of the leader that wrote the records before `next_offset`, markers included (KIP-320)."""
 
 
 class FetchReader:
@@ -63,8 +63,9 @@ class FetchReader:
     ) -> None:
         """`attend` is called when a partition has stopped or has to be fetched again."""
         self.consumed: dict[str, list[int]] = {}
-        """By topic: records handed out, and bytes of what was read to its end, as it came."""
-        self._drained_bytes = self._drained_sets = 0  # since the network thread was last told
+        """By topic: records returned, and bytes of the sets that were read to the end, as
+        received."""
+        self._drained_bytes = self._drained_sets = 0  # since the last report to the network thread
         self._positions = positions
         self._lock = lock
         self._check_crcs = check_crcs
@@ -91,7 +92,7 @@ class FetchReader:
         return much and 2 * self._drained_sets >= len(self._ready)
 
     def room_announced(self) -> None:
-        """The network thread has been told that there is room."""
+        """The network thread knows that there is room."""
         self._drained_bytes = self._drained_sets = 0
 
     def queue(self, position: Position) -> None:
@@ -103,7 +104,7 @@ class FetchReader:
     # -- from the caller's thread ----------------------------------------------------------------
 
     def acknowledge(self, now_ms: int) -> None:
-        """The caller has come back from what it was given last (C4)."""
+        """The caller has processed the records of the last call (C4)."""
         if self._touched:
             with self._lock:
                 self._positions.acknowledge(self._touched, now_ms)
@@ -307,7 +308,7 @@ class FetchReader:
         return chunk
 
     def _moved(self, position: Position, fetched: Fetched, offset: int, epoch: int) -> bool:
-        """The position goes on to `offset`; False when its data was dropped meanwhile."""
+        """Advance the position to `offset`; False when its data was dropped meanwhile."""
         with self._lock:
             if position.buffer is not fetched:
                 return False

@@ -43,7 +43,7 @@ class ConsumerEnd:
         if core.loop.now_ms() < self._until_ms and not (self._leaving and self._gone):
             core.loop.call_at(core.loop.now_ms() + _LOOK_MS, self._look)
             return
-        core.exchange.end_sessions(lambda _: None)  # said on the way out; nobody waits for it
+        core.exchange.end_sessions(lambda _: None)  # sent on the way out; no caller waits for it
         core.shut(ClosedError("the consumer was dropped"))
         self._done()
 

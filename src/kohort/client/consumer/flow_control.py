@@ -8,7 +8,7 @@
 Rules:
 - Decisions are pure (`paused`); `apply` compares them with what is paused and changes the rest.
 - Only partitions of the topics that were named are paused or resumed; others are left alone.
-- A paused partition keeps what is buffered, and goes on exactly where it stood.
+- A paused partition keeps its buffer and continues exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Priorities:
     def __init__(self, levels: Sequence[Iterable[str]], *, max_lag: int = 0) -> None:
         self._levels = [frozenset(level) for level in levels]
         if len(set[str]().union(*self._levels)) != sum(map(len, self._levels)):
-            raise ConfigError("a topic stands in two levels; give each topic one priority")
+            raise ConfigError("a topic is in two levels; give each topic one priority")
         self._max_lag = max_lag
 
     def paused(self, lags: Mapping[TopicPartition, int | None]) -> set[TopicPartition]:

@@ -48,7 +48,7 @@ WAITING = (JoinGroupRequest, SyncGroupRequest)
 """Requests that the coordinator answers when all members have sent theirs."""
 DOUBT_MS = 10_000
 HINTS_MS = 50
-"""So long after a hint of news another one waits; those that come meanwhile are one."""
+"""A hint waits this long after the previous one; hints in between count as one."""
 
 
 class SessionOwner(Protocol):
@@ -59,7 +59,7 @@ class SessionOwner(Protocol):
         ...
 
     def failed(self, error: KohortError) -> None:
-        """The member is out for good."""
+        """The member has left permanently."""
         ...
 
     def warn(self, text: str) -> None:
@@ -92,7 +92,7 @@ class GroupSession:
         self._owner = owner
         self._watch = RebalanceWatch()
         self.name = f"group {config.group_id!r}"
-        """What it is in `refusals`."""
+        """The group's name in `refusals`."""
         self._refusals = refusals
         self._finding = False
         self._waiting = 0
@@ -131,8 +131,8 @@ class GroupSession:
 
     @property
     def may_commit(self) -> bool:
-        """Whether a commit would be taken now. Behind a join that waits it could only be refused:
-        whoever reads on through a rebalance (KIP-429) commits when it is over."""
+        """Whether the coordinator would take a commit now. It refuses one behind a waiting join: a
+        consumer that reads on through a rebalance (KIP-429) commits when it is over."""
         return self.member is None or self.member.may_commit
 
     @property
@@ -176,7 +176,7 @@ class GroupSession:
             self._run(self.member.unsubscribe(self._now()))
 
     def close(self) -> None:
-        """Leave for good, as `unsubscribe`; a static member stays (KIP-345)."""
+        """Leave permanently, as `unsubscribe`; a static member stays (KIP-345)."""
         if self.member is not None:
             self._run(self.member.close(self._now()))
 
@@ -234,7 +234,7 @@ class GroupSession:
             self._find()
 
     def coordinator_lost(self) -> None:
-        """An answer said that the coordinator is elsewhere, or its connection is gone."""
+        """An answer reported another coordinator, or the connection is gone."""
         if self.coordinator is None:
             return
         self.coordinator = None
@@ -297,7 +297,7 @@ class GroupSession:
                 self._owner.failed(effect.error)
 
     def _send(self, effect: Send) -> None:
-        """A broker serves a connection's requests in order: nothing may stand behind a join."""
+        """A broker serves a connection's requests in order: nothing may queue behind a join."""
         waits, token = isinstance(effect.message, WAITING), effect.token
 
         def answered(answer: Message | KohortError) -> None:
@@ -360,7 +360,7 @@ class GroupSession:
 
 
 def known(metadata: ClusterMetadata, name: str) -> bool:
-    """Whether the cluster has said anything certain about a topic: it exists, or it does not."""
+    """Whether the cluster has confirmed that a topic exists, or that it does not."""
     code = metadata.errors.get(name)
     return name in metadata.topics or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

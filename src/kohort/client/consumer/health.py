@@ -1,4 +1,4 @@
-"""What a consumer is doing, in words: every partition's state, lag, and why it is not moving.
+"""The health of a consumer as text: every partition's state, lag, and why it is not moving.
 
 Rules:
 - Pure over what the core knows at one instant; asking costs no request and changes nothing.
@@ -22,7 +22,7 @@ from kohort.lean import dataclass
 HELD_MS = 3_000
 """Transactions of most programs are shorter: those are no news."""
 UNANSWERED_MS = 5_000
-"""An order for what is known to be there is answered in milliseconds by a broker that is well."""
+"""A healthy broker answers a fetch of records that exist within milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class ConsumerHealth:
         polled_ms: how long ago the caller polled last; 0 while it is inside a poll.
         buffered_bytes, budget_bytes: what is held of the one byte budget, and how large it is.
         partitions: every assigned partition.
-        concerns: in words, what is wrong with no partition in particular: no broker answers, a
-            topic does not exist or did not when it was subscribed to.
+        concerns: problems that affect no single partition: no broker answers, a topic does not
+            exist or did not when the consumer subscribed to it.
     """
 
     group: str
@@ -89,7 +89,7 @@ class ConsumerHealth:
         return tuple(each for each in self.partitions if each.why)
 
     def __str__(self) -> str:
-        """A few lines for whoever is on call."""
+        """A few lines for the engineer on call."""
         held = f"{self.buffered_bytes} of {self.budget_bytes} bytes held"
         lines = [f"polled {format_elapsed(self.polled_ms)} ago, {held}"]
         if self.group:
@@ -151,7 +151,7 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
     if position.error is not None:
         return f"stopped: {position.error}"
     if position.paused:
-        return "paused; resume() lets it go on"
+        return "paused; resume() continues it"
     if _at_bound(position):
         return f"read up to its bound {position.end}; limit() sets another"
     if position.phase is Phase.AWAITING_OFFSET and around.has_group and around.coordinator is None:

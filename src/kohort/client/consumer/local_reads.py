@@ -4,15 +4,14 @@ Rules:
 - Only files of the directory that a broker announced are opened, by number, and only plain ones.
   Its random name, behind that of the running kernel, shows that it is this machine's; that it can
   be opened shows that we may.
-- What was read counts only if the directory is still there afterwards: a broker that starts anew
-  removes it before it may cut a file. A file that is open stays the same file, whatever becomes of
-  its name.
+- Data read counts only if the directory is still there afterwards: a broker that restarts removes
+  it before it may cut a file. An open file stays the same file even if its name is removed.
 - Never a mapping: a file that is cut under it would end the process.
-- The disk is not waited for: what is not in memory is asked for again the ordinary way, and so is
-  everything of that broker for `COLD_MS`; and so where a file is gone.
+- Nothing waits for the disk: data that is not in memory is fetched over the network, and so is
+  everything of that broker for `COLD_MS`; the same holds when a file is gone.
 - A directory that cannot be opened is not tried again.
-- What is large is read piece by piece, each just before it is decoded, so that it is still in the
-  processor's cache then, however much one answer has told of.
+- Large data is read piece by piece, each just before it is decoded, so that it is still in the
+  processor's cache, however much one answer has announced.
 
 Shell: files. Directories are opened on the network thread, files on the reader's.
 """
@@ -136,7 +135,7 @@ class LocalRecords:
         self._directory = directory
         self._place = place
         self.end_offset = place.end_offset
-        """Where reading goes on behind them; -1: not known."""
+        """Where reading continues after them; -1: unknown."""
 
     def __len__(self) -> int:
         return self._place.size
@@ -192,7 +191,7 @@ class LocalReads:
             return None
 
     def close(self) -> None:
-        """Let go of all files; what is unread is lost."""
+        """Close all files; unread data is lost."""
         for directory in self._directories.values():
             _close(directory)
         self._directories.clear()

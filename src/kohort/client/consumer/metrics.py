@@ -175,7 +175,7 @@ class ConsumerMetrics(ClientMetrics):
         self._look(self.now_ms())
         return super().samples()
 
-    # -- told ------------------------------------------------------------------------------------
+    # -- recording -------------------------------------------------------------------------------
 
     def _requested(self, event: RequestDone) -> None:
         if event.api == "Fetch":

@@ -1,8 +1,8 @@
 """What the network thread asks of the caller's thread, in order, inside `poll`.
 
 Rules:
-- A step keeps how far it has come, so a poll that ends meanwhile (time-out, wakeup, cancel) goes on
-  with it the next time: no commit is sent twice and no listener called twice (B39, B44, C9).
+- A step remembers its progress: if a poll ends meanwhile (time-out, wakeup, cancel), the next one
+  continues it. No commit is sent twice and no listener called twice (B39, B44, C9).
 - No record is handed out while a step is open (B47, C1).
 """
 

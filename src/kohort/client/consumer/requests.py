@@ -1,8 +1,8 @@
 """The consumer's requests as wire messages, and their answers as the core's own terms.
 
 Rules:
-- Topics are named and, where metadata knows the id, identified; which of the two goes on the wire
-  is a matter of the version (13 and later of Fetch carry ids alone).
+- Requests carry the topic's name and, where metadata knows it, its id; the version decides which of
+  the two is sent (Fetch 13 and later carry ids alone).
 - A topic id in an answer that metadata does not know is left out: an answer names what was asked.
 """
 
@@ -63,7 +63,7 @@ def by_topic(parts: Mapping[TopicPartition, V]) -> Iterator[tuple[str, list[tupl
 def fetch(
     order: FetchOrder, ask: Ask, terms: FetchTerms, ids: TopicIds
 ) -> fetch_request.FetchRequest:
-    """A Fetch of an order, as far as its session (KIP-227) has to be told."""
+    """The Fetch of an order: the changes to its session (KIP-227)."""
     topics: dict[str, fetch_request.FetchTopic] = {}
     for part in ask.parts:
         name, partition = part.tp

@@ -89,6 +89,6 @@ def log_reset(event: OffsetReset) -> None:
     first = event.from_offset < 0
     log(
         "INFO" if first else "WARNING",
-        f"{event.partition}: reading goes on at offset {event.to_offset} ({event.policy}) "
+        f"{event.partition}: reading continues at offset {event.to_offset} ({event.policy}) "
         f"instead of {'none' if first else event.from_offset}: {event.cause}",
     )

@@ -1,8 +1,8 @@
 """What both faces of the producer share: the lock, the batches, and the network side.
 
 Rules:
-- Everything that users' threads and the network thread share stands behind one lock: routes,
-  accumulator, sender. Batches are built, and futures completed, outside of it.
+- One lock guards everything that users' threads and the network thread share: routes, accumulator,
+  sender. Batches are built, and futures completed, outside of it.
 - Records are refused with something to wait for, never by blocking here: the faces wait.
 - One `_drain` is posted at a time, however many records ask for it.
 
@@ -425,7 +425,7 @@ class ProducerCore:
         self._drain()
 
     def _drain(self) -> None:
-        """Send what is ready, give up what is overdue, and see when to come again."""
+        """Send ready batches, give up overdue ones, and compute the next wake-up."""
         now_ms = self._loop.now_ms()
         with self.lock:
             self._drain_posted = False

@@ -40,7 +40,7 @@ class Outgoing:
         *,
         transactional: bool,
     ) -> None:
-        """`send` is told of each request whose turn has come, or of the error that keeps it."""
+        """`send` receives each request whose turn has come, or the error that holds it back."""
         self._loop = loop
         self._accumulator = accumulator
         self._packers = packers
@@ -68,7 +68,7 @@ class Outgoing:
         return sum(sizes) >= _PACKED_BYTES_MIN
 
     def _packed(self, departure: Departure) -> None:
-        """Told by a packer."""
+        """Called by a packer."""
         for batch, builder, before in departure.packed():
             self._accumulator.packed(batch, builder, before)
         if not self._posted:

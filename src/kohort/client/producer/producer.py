@@ -186,7 +186,8 @@ class Producer(Front, Transacting, _Begun):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close. After an exception what was not sent is dropped, an open transaction aborted."""
+        """Close. After an exception, unsent records are dropped and an open transaction is
+        aborted."""
         if error is None:
             self.close()
         elif not self._core.closed:
@@ -260,7 +261,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> list[RecordFuture]:
-        """As `Producer.send_many`. Other tasks go on between two batches."""
+        """As `Producer.send_many`. Other tasks run between two batches."""
         when_ms = self._core.wall_ms() if timestamp_ms is None else timestamp_ms
         steps = bulk.many(self._core, topic, values, keys, partition, when_ms)
         return await self._carried_out(steps, topic)
@@ -271,7 +272,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
         data: Any,
         partition: int | None = None,
     ) -> list[RecordFuture]:
-        """As `Producer.produce_arrow`. Other tasks go on between two batches."""
+        """As `Producer.produce_arrow`. Other tasks run between two batches."""
         when_ms = self._core.wall_ms()
         steps = bulk.arrow(self._core, topic, data, partition, when_ms)
         return await self._carried_out(steps, topic)

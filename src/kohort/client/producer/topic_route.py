@@ -62,5 +62,5 @@ def cure(code: int) -> str:
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return ": a name has at most 249 ASCII letters, digits, '.', '_' and '-'"
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return ": this client may not; ask whoever keeps the cluster for the right to write"
+        return ": this client may not; ask the cluster's administrator for the right to write"
     return ""

@@ -126,7 +126,7 @@ class Transacting:
         self.begin_transaction()
         try:
             yield
-        except BaseException as error:  # whatever it is, half a transaction must not be committed
+        except BaseException as error:  # any error: half a transaction must not be committed
             self._abort_after(error)
             raise
         try:
@@ -141,7 +141,7 @@ class Transacting:
             if tx.is_open:
                 self.abort_transaction()
             elif isinstance(cause, AbortableTransactionError):
-                tx.check_alive()  # the answer to another request may have told of the fence since
+                tx.check_alive()  # the answer to another request may have reported the fence since
         except KohortError as error:
             _note(cause, error)
 
@@ -225,7 +225,7 @@ class AsyncTransacting:
         self.begin_transaction()
         try:
             yield
-        except BaseException as error:  # whatever it is, half a transaction must not be committed
+        except BaseException as error:  # any error: half a transaction must not be committed
             await self._abort_after(error)
             raise
         try:

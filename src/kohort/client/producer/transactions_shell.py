@@ -1,7 +1,7 @@
 """The shell of a producer's transactions: requests out, answers in, waits ended.
 
 Rules:
-- `Transactions` (pure) and the sender stand behind the producer's lock; futures are completed and
+- The producer's lock guards `Transactions` (pure) and the sender; futures are completed and
   requests sent outside of it.
 - Users' threads change the state and post a drain; everything else is done on the network thread.
 """
@@ -63,7 +63,7 @@ class Transactional:
         return self._tx.state in OPEN_STATES
 
     def check_alive(self) -> None:
-        """Raise what ended this producer for good, if anything did."""
+        """Raise the error that ended this producer, if there is one."""
         with self._lock:
             self._tx.check_alive()
 
@@ -122,7 +122,7 @@ class Transactional:
         if not why and self._cluster.is_cut_off:
             why = str(self._cluster.unreachable())
         return KafkaTimeoutError(
-            f"{what} had no answer in time and goes on; the same call again waits for its outcome"
+            f"{what} had no answer in time and continues; the same call again waits for its outcome"
             + (f". {why}" if why else "")
         )
 
@@ -144,7 +144,7 @@ class Transactional:
         return self._tx.failed(error)
 
     def drop_unsent(self) -> list[Outcome]:
-        """Of a transaction that cannot be committed, what was not sent or came back; the lock is
+        """The unsent and returned batches of a transaction that cannot be committed; the lock is
         held.
         """
         if self._tx.state is TxState.DEAD:

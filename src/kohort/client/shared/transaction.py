@@ -10,7 +10,7 @@ Shell: threads (waiting).
 
 Rules:
 - Every transaction begins with InitProducerId, so that it has an epoch of its own: sequences begin
-  at 0 in each partition, and whoever writes under an older epoch is refused.
+  at 0 in each partition, and a producer with an older epoch is refused.
 - Partitions are added once, by the process that decides, before anything is written: Apache Kafka
   answers concurrent adds with CONCURRENT_TRANSACTIONS.
 - Versions of before KIP-890 part 2 are asked for (ADR 0019): with `transaction.version` 2 an end
@@ -75,7 +75,7 @@ _OVER: Final = frozenset(
 
 
 class EncodedBatch(NamedTuple):
-    """A record batch as it will stand in a log, without its identity yet."""
+    """A record batch as a log will store it, without its identity yet."""
 
     topic: str
     partition: int
@@ -99,13 +99,12 @@ class SharedTransaction(AdminCalls):
     """The transactions of one transactional id, one after the other, from the deciding process.
 
     Args:
-        transactional_id: whoever calls `init` with the same id ends this one.
-        timeout_ms: the coordinator aborts a transaction that is open for so long. At most the
+        transactional_id: another `init` with the same id ends this producer.
+        timeout_ms: the coordinator aborts a transaction that is open for longer. At most the
             broker's `transaction.max.timeout.ms`.
         config: the client's configuration in Kafka's names.
 
-    Raises from every call, besides what is said there: TransactionLostError, KafkaTimeoutError,
-    BrokerError.
+    Every call raises, besides its own errors: TransactionLostError, KafkaTimeoutError, BrokerError.
     """
 
     def __init__(self, transactional_id: str, timeout_ms: int, config: Mapping[str, Any]) -> None:
@@ -235,7 +234,7 @@ class SharedTransaction(AdminCalls):
         return node_id
 
     def _again(self, attempt: Callable[[], T]) -> T:
-        """Until it succeeds or fails for good: every request here may be made twice."""
+        """Until it succeeds or fails permanently: every request here may be repeated."""
         deadline_ms = self._deadline(None)
         backoff = Backoff(_FIRST_WAIT_MS, _LONGEST_WAIT_MS, uniform)
         while True:

@@ -5,8 +5,8 @@ Shell: threads (waiting), randomness (jitter).
 Rules:
 - One batch of a partition is under way at a time. So order needs no care, and a batch whose answer
   is lost is sent again with its sequence: the broker knows whether it has it (KIP-98).
-- What waits is bounded: whoever hands batches in waits for the brokers.
-- An error that may pass is tried again until `delivery_timeout_ms`; any other one ends the write,
+- The queue is bounded: callers that add batches wait for the brokers.
+- A temporary error is retried until `delivery_timeout_ms`; any other one ends the write,
   and the transaction can only be aborted.
 """
 
@@ -167,7 +167,7 @@ class SharedWriter(AdminCalls):
     def send(
         self, node_id: int, message: Versioned, done: Callable[[Message | KohortError], None]
     ) -> None:
-        """One Produce request; `done` is told its answer or error, on the network thread."""
+        """One Produce request; `done` receives its answer or error, on the network thread."""
         self._check()
         timeout_ms = self.config.request_timeout_ms
         self._thread.loop.call_soon_threadsafe(

@@ -57,7 +57,7 @@ The first two are Kafka's.
 WITH_ARGUMENT: Final[dict[str, Callable[[str], Assignor]]] = {
     "weighted": WeightedAssignor.from_text,
 }
-"""What may stand behind a name and a colon: `weighted:4`."""
+"""The parameter after a name and a colon: `weighted:4`."""
 
 
 def make_assignors(names: str | Iterable[str | Assignor]) -> list[Assignor]:
@@ -113,7 +113,7 @@ def _imported(text: str, module: str, attribute: str) -> Assignor:
     try:
         imported = getattr(import_module(module), attribute)
         made = imported() if isinstance(imported, type) else imported
-    except Exception as error:  # a user's own module: whatever it raises is named
+    except Exception as error:  # a user's own module: name any error that it raises
         raise ConfigError(
             f"assignor {text!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error

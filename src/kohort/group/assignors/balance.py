@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kohort.lean import dataclass, field
 
 SMOOTHING_PASSES = 50
-"""What is not level after so many passes is left to the exact search."""
+"""Any imbalance left after this many passes goes to the exact search."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ def _fill_by_weight(loads: Mapping[int, int], units: int, weights: Sequence[int]
     shares = dict.fromkeys(loads, 0)
     active, rest = dict(loads), units
     while active:
-        # All but about two units a member in one step; whoever is higher already is left out.
+        # All but about two units a member in one step; members above the level are left out.
         each = (2 * (rest + sum(active.values())) - 3 * len(active)) / (
             2 * sum(weights[member] for member in active)
         )
@@ -266,8 +266,9 @@ class _Chains:
             if givers:
                 self._take(givers, reached, None)
             else:
-                # Whoever can reach the lowest has nothing that is worth more there, and stays so:
-                # nothing that is done for higher members can pass through here again.
+                # The members that can reach the lowest have nothing of more value there, and that
+                # stays true:
+                # nothing done for higher members can pass through here again.
                 self.closed.update(reached)
 
     def _take(
@@ -360,7 +361,7 @@ class _Chains:
         return cost
 
     def _leave(self, number: int, to_bundle: int, cost: dict[int, int]) -> list[int]:
-        """Whoever can give a unit of the bundle more cheaply than was known."""
+        """The members that can give a unit of the bundle at a lower cost than known so far."""
         bundle = self.bundles[number]
         own, far = bundle.own, bundle.far
         cheaper: list[int] = []

@@ -132,7 +132,7 @@ class Assignor:
         """Divide the partitions of `group.topics` among `group.members`; runs in the leader only.
 
         Members that get nothing may be left out. It runs on the network thread that all clients of
-        the process share: compute, and wait for nothing. What it raises is fatal to the member; in
+        the process share: compute, and wait for nothing. Its errors are fatal to the member; in
         a broker (KIP-848) it fails the heartbeat, and the group keeps its old assignment.
         """
         raise TypeError(f"assignor {type(self).__name__} does not define assign(group)")
@@ -144,7 +144,7 @@ class Assignor:
     def on_assignment(
         self, assignment: Partitions, user_data: bytes | None, generation: int
     ) -> None:
-        """Told what this member got, in which generation, before its listener is."""
+        """Called with this member's assignment and generation, before its listener is."""
 
 
 def freeze(partitions: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
@@ -174,7 +174,7 @@ def count(partitions: Mapping[str, Sequence[int]]) -> int:
 def checked(name: str, plan: Plan, group: GroupView, then: str = "") -> Plan:
     """`plan`, if it keeps the contract; raises AssignorError naming the rule, member, partition.
 
-    `then` says what comes of a plan that does not, to whoever reads the error.
+    `then` tells the reader of the error what follows from a plan that is not valid.
     """
     try:
         _check(plan, group)

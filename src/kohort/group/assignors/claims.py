@@ -28,7 +28,7 @@ class Claim:
 
 
 class Ownership:
-    """All partitions of some topics in a row, and the place of whoever owned each last.
+    """All partitions of some topics in a row, and the index of the last owner of each.
 
     `row` has the place of a claim in the order of `claims`, or FREE, or DISPUTED. With `members`,
     one for each claim, only what they still subscribe to counts. Claims to what does not exist

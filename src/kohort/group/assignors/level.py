@@ -2,8 +2,8 @@
 
 Rules:
 - How many each member gets is computed in `balance`; here claims become counts, and counts become
-  partitions again. What is free is dealt in turn, by topic and number, so that topics spread.
-- Where racks count, partitions are told apart by how far they are from each member; otherwise a
+  partitions again. Free ones are dealt in turn, by topic and number, so that topics spread.
+- Where racks count, partitions are distinguished by their distance from each member; otherwise a
   bundle is whole topics, and the work grows with the members' topics and with what changes hands.
 """
 

@@ -41,7 +41,7 @@ def note(
     partitions: Mapping[str, Sequence[int]],
     topics: AbstractSet[str] | None = None,
 ) -> int:
-    """Write `who` into the row where nobody stands yet. What else was found: TWICE | STRANGE.
+    """Write `who` into the empty entries of the row. Returns the problems found: TWICE | STRANGE.
 
     With `topics`, partitions of others are strange.
     """

@@ -29,7 +29,7 @@ class Spread:
 class Move:
     """A partition that changes hands. `source` None: nobody had it; `target` None: nobody gets it.
 
-    `needed`: whoever had it is gone or does not subscribe to it any more.
+    `needed`: the previous owner is gone or no longer subscribes to it.
     """
 
     topic: str

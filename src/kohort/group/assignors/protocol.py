@@ -8,7 +8,7 @@ Rules:
   instead of failing the group. Counts are compared with the bytes left before anything is made.
 - A leader reads one of these a member and writes one back, thousands at a time on the network
   thread, and most of them name the same topics: so partitions are read and written by `loops` and
-  not by the general codec, and what was read once is recognised by its bytes.
+  not by the general codec, and a subscription read before is recognised by its bytes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Rules:
   best: a consumer reads from the nearest replica (KIP-392) where brokers allow that, and from the
   leader where they do not, so both save the way between racks.
 - What `cooperative-sticky` does with racks (KIP-881) is the same without the leaders.
-- It tells others nothing: owned partitions, generation and rack stand in every subscription (v3).
+- It needs no user data: owned partitions, generation and rack are in every subscription (v3).
 """
 
 from __future__ import annotations

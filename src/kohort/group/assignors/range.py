@@ -123,7 +123,7 @@ class _Topic:
             del self.free[number]
 
     def fill(self, *, match: bool) -> None:
-        """Each member in order takes what it may of what is free (and in its rack)."""
+        """Each member in order takes its share of the free partitions (and in its rack)."""
         for member_id in self.racks:
             room = self.room(member_id)
             if not room or not self.free:

@@ -2,7 +2,7 @@
 
 Rules:
 - Topics by name, partitions by number, members in Kafka's order; a member that does not subscribe
-  to the topic is passed over, and the turn goes on after whoever got the last partition.
+  to the topic is skipped, and the turn continues after the member with the last partition.
 - Dealing a topic is a stride for each subscriber, so the work is members x topics, not partitions.
 """
 

@@ -1,12 +1,12 @@
-"""`uniform`: the server-side assignor of KIP-848 that a broker takes unless told otherwise.
+"""`uniform`: the server-side assignor of KIP-848 that a broker uses by default.
 
 Rules, so that plans are those of Kafka's own class for members and topics in the same order:
 - Everybody reads the same: floor or ceiling of the partitions for each. Who owns more gives up what
-  comes last by topic and number; the ceiling goes to who owns that much and to the last in order.
-  What is free, then what was given up, fills the others one after the other.
-- Otherwise: everybody keeps what it still reads; what is free goes, topic by topic (the most
-  partitions a subscriber first), to whoever has the fewest; then topics are levelled among their
-  subscribers, over and over, until none changes or after 16 rounds.
+  comes last by topic and number; the ceiling goes to members that own that many, then to the last.
+  Free partitions, then those given up, fill the other members one after the other.
+- Otherwise: every member keeps what it still reads; free partitions go, topic by topic (the most
+  partitions a subscriber first), to the member with the fewest; then topics are levelled among
+  their subscribers in rounds, until none changes or after 16 rounds.
 - Kafka takes members and topics in the order of its hash tables; ours are Kafka's order of members
   and the names of topics, so that a plan depends on nothing else (G14).
 """

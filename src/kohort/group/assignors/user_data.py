@@ -5,8 +5,8 @@ Rules:
 - `cooperative-sticky` v0: the int32 generation.
 - kafka-python 3 puts an int16 version in front of its `sticky` user data, which Java does not read;
   we do, so its members keep their partitions where one of ours leads.
-- User data that cannot be read is no claim at all: a member that speaks nonsense starts afresh, the
-  group goes on. Counts are compared with the bytes left before anything is made.
+- Unreadable user data is no claim: its member starts afresh, and the group continues. Counts are
+  compared with the remaining bytes before anything is allocated.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 Rules:
 - A member's user data holds its weight: one byte of format (0), then an int32. Who sends nothing
   that can be read has weight 1, so a group may be moved to it member by member.
-- The sum of load²/weight is minimal, so that nobody could have one more and be better off than
-  whoever gave it; weights are whole numbers from 1 to 1,000 and only their quotients matter.
-- Then near by racks (KIP-881), then sticky; cooperative.
+- The sum of load²/weight is minimal, so that no move of one partition leaves its new owner better
+  off than the old one; weights are whole numbers from 1 to 1,000 and only their quotients matter.
+- Then by rack (KIP-881), then sticky; cooperative.
 """
 
 from __future__ import annotations

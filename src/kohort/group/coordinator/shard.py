@@ -6,8 +6,8 @@ Rules:
   durable. Nothing else may reach the shard in between.
 - Soft state (parked requests, pending ids, timers) begins in `loaded` and dies with the shard.
 - A generation found in the log without its assignment is rebalanced at once (spec 2.6, 2.12).
-- Before `loaded` every request is told to wait and a heartbeat that all is well; after `unload`
-  everybody is sent elsewhere.
+- Before `loaded` every request is asked to wait and every heartbeat succeeds; after `unload` all
+  clients are sent to the new coordinator.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class GroupShard:
     # The log
 
     def replay(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER) -> None:
-        """Take in a record that stands at `offset` in the log.
+        """Apply a record at `offset` of the log.
 
         `producer_id` is that of a transactional batch, else -1. Never raises for what Kafka or
         this class wrote, compacted or not; DecodeError for bytes that are no such record, and
@@ -172,7 +172,8 @@ class GroupShard:
         return out
 
     def unload(self) -> Effects:
-        """This node no longer leads the partition: whoever waits is sent to the new coordinator."""
+        """This node no longer leads the partition: waiting clients are sent to the new
+        coordinator."""
         ws, out = self._ws, Effects()
         self._state = ErrorCode.NOT_COORDINATOR
         for group in ws.groups.values():
@@ -207,7 +208,7 @@ class GroupShard:
         generation: int,
         now_ms: int,
     ) -> int | None:
-        """What a Heartbeat is told, without a request or effects; None: only `handle` can say."""
+        """The answer to a Heartbeat, without a request or effects; None: use `handle`."""
         ws = self._ws
         if self._state or group_id in ws.durable.consumer_groups:
             return None
@@ -279,7 +280,7 @@ class GroupShard:
         return out
 
     def topics_changed(self, image: TopicsImage, now_ms: int) -> Effects:
-        """The cluster's topics as they are now. To be told before `loaded` and at every change.
+        """The cluster's current topics. Call it before `loaded` and at every change.
 
         What follows from it is decided at the next heartbeats of the groups that are concerned.
         """
@@ -297,7 +298,7 @@ class GroupShard:
     def groups_configured(self, timeouts: Mapping[str, GroupTimeouts]) -> None:
         """What holds for the groups that have a configuration of their own, all of them.
 
-        To be told before `loaded` and at every change; each member's next heartbeat goes by it.
+        Call it before `loaded` and at every change; each member's next heartbeat uses it.
         """
         self._ws.timeouts = timeouts
 

@@ -1,14 +1,14 @@
 """A group's rebalances, read off the records of `__consumer_offsets`: of Apache Kafka, too.
 
 Rules:
-- Records come in the order of the log, with the times at which they were written. What they say is
-  exact: generations and epochs, members, who had what. Why it came to be is not in them: causes are
+- Records come in the order of the log, with the times at which they were written. They are exact:
+  generations and epochs, members, assignments. They do not say why it happened: causes are
   inferred from what differs between two generations, and named so (`inferred`).
 - Apache Kafka writes a classic generation when its leader's assignment comes: when the join phase
   began is not known, when it ended is the record's own timestamp of the group's state. Our
   coordinator writes a generation first without its assignment (spec 2.6): that time is exact.
-- Of a compacted log some generations are missing. The one after them says how many (`gap`), and
-  what moved is then told against the last one that is there.
+- Of a compacted log some generations are missing. The one after them has their number (`gap`), and
+  its moves are then relative to the last one that is there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rebalance as it is told: who caused it, what moved, what had to move, how long it took.
+"""The account of a rebalance: its cause, the moves, the necessary moves, its duration.
 
 Rules:
 - `tell` works out of a `history.Entry` (or of what `inference` made of a log) what people and
@@ -159,7 +159,7 @@ def _size(view: View) -> int:
 
 
 def _in_short(entry: Entry) -> Rebalance:
-    """Told by what it remembers itself; who was in it, not what moved."""
+    """From the coordinator's own memory: its members, not the moves."""
     views = {"before": entry.before, "after": entry.after}
     known, now = ((view.members if view is not None else {}) for view in views.values())
     rebalance = tell(replace(entry, before=None, after=None))
@@ -332,7 +332,7 @@ def _classic_scene(stored: StoredGroup) -> _Scene:
                 member.member_id, member.subscription, member.instance_id
             )
             has[member.member_id] = decode_assignment(member.assignment)[0]
-        except DecodeError:  # another kind of group than a consumer's: who is in it can be told
+        except DecodeError:  # another kind of group than a consumer's: only its members are known
             members[member.member_id] = MemberView(member.member_id, frozenset())
             has[member.member_id] = {}
     return _Scene(members, has)

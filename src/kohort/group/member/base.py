@@ -90,11 +90,13 @@ class MemberBase(ABC, Generic[S, E]):
 
     @property
     def is_out(self) -> bool:
-        """True when there is nothing left to leave: not subscribed, left, or stopped for good."""
+        """True when there is nothing left to leave: not subscribed, left, or stopped
+        permanently."""
         return self.state in self._machine.out
 
     def waits_for_others(self, now_ms: int) -> str:
-        """What is to be said of a join or sync that waits long for other members; "" if none is."""
+        """The message about a join or sync that waits long for other members; "" if there is
+        none."""
         waits = Call.JOIN in self._calls or Call.SYNC in self._calls
         if not waits or now_ms - self._asked_ms < LONG_REBALANCE_MS:
             return ""
@@ -118,7 +120,7 @@ class MemberBase(ABC, Generic[S, E]):
         return self._flush()
 
     def close(self, now_ms: int) -> list[Effect]:
-        """Give up everything and leave for good; done in state LEFT.
+        """Release everything and leave permanently; done in state LEFT.
 
         A static member stays in the group; under KIP-848 it says that it may be back.
         """
@@ -127,7 +129,7 @@ class MemberBase(ABC, Generic[S, E]):
         return self._flush()
 
     def polled(self, at_ms: int) -> list[Effect]:
-        """The caller polled, or was inside `poll`, at `at_ms`; what is known already is no news."""
+        """The caller polled, or was inside `poll`, at `at_ms`; an older time changes nothing."""
         self._now_ms = max(self._now_ms, at_ms)
         if at_ms > self._polled_ms:
             self._polled_ms = at_ms
@@ -180,7 +182,7 @@ class MemberBase(ABC, Generic[S, E]):
         return self._flush()
 
     def coordinator_lost(self, now_ms: int) -> list[Effect]:
-        """The connection to the coordinator broke, or somebody was told NOT_COORDINATOR."""
+        """The connection to the coordinator broke, or an answer was NOT_COORDINATOR."""
         self._now_ms = now_ms
         self._coordinator_gone("the connection was lost")
         return self._flush()
@@ -246,7 +248,7 @@ class MemberBase(ABC, Generic[S, E]):
         return True
 
     def _flush(self) -> list[Effect]:
-        """The end of every input: whoever needs a coordinator and has none looks for one."""
+        """The end of every input: start a coordinator lookup if one is needed and missing."""
         if self._may_seek() and self._now_ms >= self._find_at_ms:
             self._finding = True
             self._out.append(FindCoordinator())
@@ -290,7 +292,8 @@ class MemberBase(ABC, Generic[S, E]):
         self._advance()
 
     def _fail(self, error: KohortError, *, leave: bool = False) -> None:
-        """Out for good. While closing there is nobody left to tell, so it only lets go."""
+        """Stopped permanently. While closing there is no caller to report to, so it only
+        releases."""
         if self.state is self._machine.closing:
             self._drop_out()
         if not self._move(self._machine.fail):
@@ -348,7 +351,7 @@ class MemberBase(ABC, Generic[S, E]):
 
     @abstractmethod
     def _advance(self) -> None:
-        """Go on from a state that waits for the caller, once its last step is confirmed."""
+        """Continue from a state that waits for the caller, once its last step is confirmed."""
 
     @abstractmethod
     def _join(self) -> None:
@@ -385,7 +388,7 @@ class MemberBase(ABC, Generic[S, E]):
         """A coordinator was found."""
 
     def _member_again(self) -> None:
-        """A member that went on without a coordinator has one again."""
+        """A member that continued without a coordinator has one again."""
 
     def _unheard(self) -> None:
         """What was asked last will not be answered."""

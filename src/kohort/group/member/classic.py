@@ -4,15 +4,15 @@ Rules:
 - Everything that happens comes in as a call with the time; what is to be done comes back as a list
   of effects (`member_effects`). No clock, socket or randomness here: the shell's `jitter` is asked
   for a number in [0, 1) when a back-off is computed.
-- The states stand in `member_table`. Between a join or sync and its answer nothing else is sent.
+- `member_table` holds the states. Between a join or sync and its answer nothing else is sent.
 - At most one join, one sync and one heartbeat are under way. Each has a token; an answer whose
   token has been overtaken is dropped (C7, B30). A new join, a lost coordinator and a lost
   generation overtake all.
-- `REBALANCE_IN_PROGRESS`: the caller's listener is told *revoked* and may commit; then it rejoins.
+- `REBALANCE_IN_PROGRESS`: the caller's listener gets *revoked* and may commit; then it rejoins.
   `ILLEGAL_GENERATION`, `UNKNOWN_MEMBER_ID`: ownership is gone already, *lost*, nothing to commit.
 - The member id is kept over rebalances, over a lost generation and over a coordinator that dies in
   the middle of a join (B31); it is forgotten on `UNKNOWN_MEMBER_ID` and after leaving.
-- What is claimed to be owned is always what the caller really owns when the join is sent, with the
+- The claimed partitions are always those the caller really owns when the join is sent, with the
   generation it was assigned in (B32, B34, B36), never a copy kept from an earlier step.
 - Eager unless every configured assignor is cooperative (as Java decides, KIP-429).
 """

@@ -71,7 +71,7 @@ def sync_request(
 
 
 def heartbeat_request(config: MemberConfig, member_id: str, generation: int) -> HeartbeatRequest:
-    """Carries the instance id, so that a fenced twin is told (KIP-345)."""
+    """Carries the instance id, so that a fenced twin gets its error (KIP-345)."""
     return HeartbeatRequest(
         group_id=config.group_id,
         generation_id=generation,

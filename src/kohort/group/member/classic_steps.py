@@ -105,7 +105,7 @@ class MemberCore(MemberBase[State, Event]):
     # -- moving --------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Go on from a state that waits for the caller, once its last step is confirmed."""
+        """Continue from a state that waits for the caller, once its last step is confirmed."""
         if self._step is not None:
             return
         if self.state is State.ASSIGNING:
@@ -307,7 +307,7 @@ class MemberCore(MemberBase[State, Event]):
         self.is_leader = answer.leader == answer.member_id
         self._heartbeat_at_ms = self._now_ms + self.config.heartbeat_interval_ms
         if self._topics != self._joined_topics:
-            # B38: what was asked for is no longer wanted, so nor is what would come of it.
+            # B38: the answer is for a subscription that has changed, so its outcome is not needed.
             self._rejoin("the subscription changed during the join")
         elif self.is_leader:
             self._elected(answer)
@@ -319,7 +319,7 @@ class MemberCore(MemberBase[State, Event]):
     def _makes_sense(self, answer: JoinGroupResponse) -> bool:
         """Whether a join's answer can be one to this member.
 
-        Of what the leader is told only its own part can be checked, and without that part nobody
+        Of the leader's input only its own part can be checked, and without that part no assignor
         would give this member anything.
         """
         named = answer.generation_id >= 0 and (answer.protocol_name or "") in self.assignors
@@ -434,7 +434,7 @@ class MemberCore(MemberBase[State, Event]):
             self.assignors[self.protocol or ""].on_assignment(
                 assignment, user_data, self.generation
             )
-        except Exception as error:  # a user's own code: whatever it raises is named and fatal
+        except Exception as error:  # a user's own code: any error is named and fatal
             self._fail(_broken_callback(self.protocol, error), leave=True)
             return
         self._take(assignment)
@@ -444,7 +444,7 @@ class MemberCore(MemberBase[State, Event]):
         self._failures = self._misreads = 0
         self.rebalances += 1
         self._owned_generation = self.generation
-        if self.cooperative:  # KIP-429: what it is to get, others give up first
+        if self.cooperative:  # KIP-429: other members first give up what it gets
             self._pace.restart()
         wait_ms = 0 if self._hurried else self._wait_ms(assignment)
         self._heartbeat_at_ms = self._now_ms + wait_ms

@@ -6,7 +6,7 @@ Rules:
   is known (spec 1.1), and every way out of one through a state that waits for the caller's thread
   to give up its partitions.
 - Whether there is a coordinator is kept beside the state. Where it alone decides the state, the two
-  are DISCOVERING (wants to join) and REDISCOVERING (a member that goes on consuming, spec 1.2).
+  are DISCOVERING (needs to join) and REDISCOVERING (a member that keeps consuming, spec 1.2).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class State(enum.Enum):
     OVERDUE = "left the group: no poll within max.poll.interval.ms; joins at the next poll"
     UNSUBSCRIBING = "waiting for the caller to give up partitions before unsubscribing"
     CLOSING = "waiting for the caller to give up partitions before leaving"
-    LEAVING = "waiting for the coordinator to take its leave"
-    LEFT = "left for good"
-    FATAL = "stopped by an error that only a person can mend"
+    LEAVING = "waiting for the coordinator to accept its leave"
+    LEFT = "left permanently"
+    FATAL = "stopped by an error that only a person can fix"
 
 
 class Event(enum.Enum):
@@ -50,7 +50,7 @@ class Event(enum.Enum):
     PLANNED = "the leader has its plan"
     SYNCED = "the assignment has come"
     ASSIGNED = "the caller has taken the assignment"
-    REJOIN = "a rebalance is on: told by the coordinator, or wanted by this member"
+    REJOIN = "a rebalance is on: requested by the coordinator, or by this member"
     LOST = "the coordinator does not know this member or generation (any more)"
     REVOKED = "the caller has given up the partitions"
     POLL_OVERDUE = "the caller has not polled for max.poll.interval.ms"

@@ -1,4 +1,4 @@
-"""What a member of a group is told about itself. Kafka's names, units and defaults."""
+"""The configuration of a group member. Kafka's names, units and defaults."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ Rules:
 - Everything that happens comes in as a call with the time; what is to be done comes back as a list
   of effects (`member_effects`). No clock, socket or randomness here: the shell gives `new_id` (a
   fresh member id, KIP-1082) and `jitter` (a number in [0, 1) when a back-off is computed).
-- The states stand in `consumer_member_table`. It has the same face as `ClassicMember`; `generation`
+- `consumer_member_table` holds the states. It has the same interface as `ClassicMember`;
+  `generation`
   is the member epoch, -1 while it is not in the group.
 - At most one heartbeat is under way. It is full when the member joins and after any error or answer
-  that did not come, for then nobody knows what the coordinator has heard (B5); else it carries what
-  has changed. What is owned is told when the caller has confirmed it (B8), and never less (B2).
+  that did not come, because then the coordinator's knowledge is unclear (B5); else it carries the
+  changes. Owned partitions are reported when the caller has confirmed them (B8), and never fewer
+  (B2).
 - An assignment is reached step by step on the caller's thread: give up, tell the coordinator, take,
   tell the coordinator. The next step is computed when the last one is confirmed, against the latest
   assignment (B3). An empty assignment is one, a missing one means no change (B4).
@@ -16,7 +18,7 @@ Rules:
 - `FENCED_MEMBER_EPOCH`, `UNKNOWN_MEMBER_ID`: ownership is gone already, *lost*; it joins again with
   epoch 0 and the same id when the caller has given up what it held (B6).
 - The broker decides the interval of heartbeats and the session; a member that is overdue with its
-  poll leaves, is told *lost*, and joins again at the next poll (B10).
+  poll leaves, gets *lost*, and joins again at the next poll (B10).
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class ConsumerMember(ConsumerMemberCore):
         return self._flush()
 
     def doubt_assignment(self, now_ms: int) -> list[Effect]:
-        """Partitions were assigned that do not exist: have all of the assignment said again."""
+        """Partitions were assigned that do not exist: have the whole assignment sent again."""
         self._now_ms = now_ms
         self._known = None
         self._heartbeat_soon()

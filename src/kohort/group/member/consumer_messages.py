@@ -4,9 +4,9 @@ Rules:
 - A full request says everything: subscription, rack, instance, timeout, assignor, and what is owned
   (an empty list, never null). It is answered with the whole assignment.
 - An incremental one leaves out (null) what the coordinator is known to have. Names and expression
-  go together: the one that is not used is empty, which clears what it was before.
-- What is owned is what the caller may be reading at this moment, with what it is still giving up:
-  anything less would free a partition that is still being read (B2).
+  go together: the unused one is empty, which clears its previous value.
+- The owned partitions are those the caller may be reading at this moment, with those it is still
+  giving up: anything less would free a partition that is still being read (B2).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def heartbeat_request(
 ) -> request.ConsumerGroupHeartbeatRequest:
     """A heartbeat: full when nothing is `known` to the coordinator, else what has changed.
 
-    The instance id is always there, so that a member whose instance was taken over is told.
+    The instance id is always there, so that a member whose instance was taken over gets its error.
     """
     message = request.ConsumerGroupHeartbeatRequest(
         group_id=config.group_id,

@@ -7,8 +7,8 @@ Rules:
 - Passing through a state without waiting there (DISCOVERING with a known coordinator, FENCED with
   nothing to give up, STABLE with a new assignment) is done by the step that leads into it.
 - `_owned` is what the caller owns once it has run every step that was emitted; `_held` is what it
-  owns now, by the steps it has confirmed. The coordinator is told of `_held` (B2, B8), and by a
-  full request that goes out while a step is open, also of what that step may add (`_now_told`).
+  owns now, by the steps it has confirmed. The coordinator gets `_held` (B2, B8), and in a full
+  request that goes out while a step is open, also what that step may add (`_now_told`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroup
 
 LOST_CODES = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 LONGEST_INTERVAL_MS = 60_000
-"""Whatever the coordinator names: four times what Kafka's own allow at most by default."""
+"""For any interval the coordinator names: four times what Kafka's own allow at most by default."""
 UNRESOLVED_MS = 10_000
 """The id of a topic that exists is found out by then."""
 MISREAD_MAX = 3
@@ -94,12 +94,12 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         self._names: dict[bytes, str] = {}
         self._seen: dict[bytes, str] = {}
         self._watched: tuple[frozenset[str], frozenset[bytes]] = (frozenset(), frozenset())
-        # What the coordinator has confirmed to know, what it is being told, and whether it may
+        # What the coordinator is known to have, what is on its way to it, and whether it may
         # still count this member in.
         self._known: Told | None = None
         self._telling: Told | None = None
         self._counted_in = False
-        # The caller is to be told that a reconciliation is complete, even if nothing is new.
+        # The caller must learn that a reconciliation is complete, even if nothing is new.
         self._announce = False
         self._sent_ms = 0
         self._interval_ms = FIRST_INTERVAL_MS
@@ -108,7 +108,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
     # -- moving --------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Go on from a state that waits for the caller, once its last step is confirmed."""
+        """Continue from a state that waits for the caller, once its last step is confirmed."""
         if self._steps:
             return
         if self.state is State.RECONCILING:
@@ -135,8 +135,9 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         """Bring the caller to what was assigned: give up, tell the coordinator, take, tell it.
 
         One step at a time, each computed from what the caller really owns then; so an assignment
-        that comes meanwhile is never compared with a set that is on its way out (B3). Nothing is
-        taken before the coordinator has noted what is owned: what it then assigns is the latest.
+        that comes meanwhile is never compared with a set that is being revoked (B3). Nothing is
+        taken before the coordinator has noted the owned partitions: its next assignment is the
+        latest.
         """
         if self.state not in SETTLING or self._steps:
             return
@@ -176,7 +177,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         )
 
     def _named(self, owned: Owned) -> Partitions:
-        """By name; two topics of one name (the old one and the one made anew) come together."""
+        """By name; two topics of one name (the deleted one and its successor) are merged."""
         partitions: dict[str, set[int]] = {}
         for topic_id, numbers in owned.items():
             partitions.setdefault(self._names[topic_id], set()).update(numbers)
@@ -200,9 +201,9 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         self._out.append(Revoke(self._serial, self._named(partitions), lost, reason))
 
     def _lose(self, code: int, asked: str) -> None:
-        """Fenced: what was owned is lost, nothing may be committed, join afresh (B6, spec 1.5).
+        """Fenced: owned partitions are lost, nothing may be committed, join afresh (B6, spec 1.5).
 
-        Whoever is fenced while it joins, with epoch 0, is held for somebody else: it joins under
+        A member fenced while it joins, with epoch 0, is mistaken for another one: it joins under
         another id then.
         """
         reason = f"{asked} was answered {ErrorCode.name_of(code)} in epoch {self.generation}"
@@ -233,7 +234,8 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         self._watch(frozenset(), frozenset())
 
     def _send_leave(self, reason: str) -> int | None:
-        """Told to whom may count this member in. KIP-848 has no place for a reason."""
+        """For callers that need to know who may count this member in. KIP-848 has no place for a
+        reason."""
         del reason
         node_id, there = self.coordinator, self._counted_in
         self._drop_out()
@@ -349,11 +351,12 @@ class ConsumerMemberCore(MemberBase[State, Event]):
             self._heartbeat_soon()
 
     def _now_told(self) -> Told:
-        """What a heartbeat says now. While a step is open, what is owned is left as it was told.
+        """The content of a heartbeat now. While a step is open, the owned set stays as last
+        reported.
 
-        If it must be told all the same (in full), what the caller may yet take by an open step is
-        in it: told that it is not owned, the coordinator could give it away at the very moment at
-        which the caller takes it (G1).
+        If it must be reported all the same (in full), it includes what the caller may yet take by
+        an open step: a coordinator that reads it as not owned could give it away at the very moment
+        at which the caller takes it (G1).
         """
         if self._known is not None and self._steps:
             return Told(self._topics, self._pattern, self._known.owned)
@@ -365,9 +368,9 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         return Told(self._topics, self._pattern, whole)
 
     def _unsay(self, gone: Owned) -> None:
-        """What was given up has to be told, even if it was never told that it was taken (B3).
+        """Report partitions that were given up, even if taking them was never reported (B3).
 
-        The coordinator assigned it and waits for the word; so it counts as told until then.
+        The coordinator assigned them and waits for the report; until then they count as reported.
         """
         if gone and self._known is not None:
             self._known = self._known._replace(owned=union(self._known.owned, gone))
@@ -378,7 +381,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
 
     def _heartbeat(self) -> None:
         if self.state is State.RESOLVING and self._now_ms - self.since_ms >= UNRESOLVED_MS:
-            self._known = None  # has all of the assignment said again: its ids may be damaged
+            self._known = None  # has the whole assignment sent again: its ids may be damaged
         self._send(Call.HEARTBEAT, self.generation)
 
     def _may_heartbeat(self) -> bool:

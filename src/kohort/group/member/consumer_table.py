@@ -5,7 +5,7 @@ Rules:
 - A member owns partitions only between JOINED and the way out through FENCED, OVERDUE,
   UNSUBSCRIBING, CLOSING or FATAL; each of these waits for the caller's thread to give them up.
 - Whether there is a coordinator is kept beside the state. Where it alone decides the state, the two
-  are DISCOVERING (wants to join) and REDISCOVERING (a member that goes on consuming, spec 1.2).
+  are DISCOVERING (needs to join) and REDISCOVERING (a member that keeps consuming, spec 1.2).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class State(enum.Enum):
     OVERDUE = "left the group: no poll within max.poll.interval.ms; joins at the next poll"
     UNSUBSCRIBING = "waiting for the caller to give up partitions before unsubscribing"
     CLOSING = "waiting for the caller to give up partitions before leaving"
-    LEAVING = "waiting for the coordinator to take its leave"
-    LEFT = "left for good"
-    FATAL = "stopped by an error that only a person can mend"
+    LEAVING = "waiting for the coordinator to accept its leave"
+    LEFT = "left permanently"
+    FATAL = "stopped by an error that only a person can fix"
 
 
 class Event(enum.Enum):
@@ -45,10 +45,10 @@ class Event(enum.Enum):
     COORDINATOR_LOST = "the coordinator is dead, moved, or does not answer"
     JOINED = "the coordinator has taken the member into the group"
     TARGET = "partitions are to be given up or taken"
-    TAKEN = "the caller owns what it is to own, as far as its topics are known"
+    TAKEN = "the caller owns its assignment, as far as its topics are known"
     UNRESOLVED = "a topic of the assignment is not known here yet"
-    SETTLED = "the coordinator knows what is owned, and that is all that was assigned"
-    LOST = "fenced, or not known to the coordinator (any more)"
+    SETTLED = "the coordinator knows the owned partitions, and they are the whole assignment"
+    LOST = "fenced, or unknown to the coordinator"
     REVOKED = "the caller has given up the partitions"
     POLL_OVERDUE = "the caller has not polled for max.poll.interval.ms"
     POLLED = "the caller polls"
@@ -132,7 +132,7 @@ SEEKING: Final = frozenset(
 """Where a member that has no coordinator looks for one."""
 
 SETTLING: Final = frozenset({_S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING, _S.RESOLVING})
-"""Where a member goes after what it was assigned."""
+"""The next state of a member after an assignment."""
 
 POLL_WATCHED: Final = frozenset(
     {

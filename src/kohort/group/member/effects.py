@@ -1,7 +1,7 @@
 """What a member asks its shell to do.
 
 Rules:
-- Effects are done in the order in which they stand.
+- Effects are applied in order.
 - `Send` goes to the coordinator, on one connection and in order; its answer, or the error that came
   instead, goes back with its token. Answers with a token that has been overtaken are dropped (C7).
 - `Revoke` and `Assign` are the caller's steps: its thread runs all that are queued, in order,
@@ -74,14 +74,14 @@ class WatchTopics:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something the user should find in the log; the group goes on."""
+    """A warning for the user's log; the group continues."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """The member is out for good; `error` is raised from every later call."""
+    """The member has stopped permanently; `error` is raised from every later call."""
 
     error: KohortError
 

@@ -78,7 +78,7 @@ def planned_by(assignor: Assignor, group: GroupView) -> Plan:
     """The assignor's plan, checked; raises AssignorError."""
     try:
         plan = assignor.assign(group)
-    except Exception as error:  # a user's own code: whatever it raises is named and fatal
+    except Exception as error:  # a user's own code: any error is named and fatal
         raise AssignorError(
             f"assignor {assignor.name!r} failed with {type(error).__name__}: {error}. The member "
             f"leaves the group; mend the assignor's assign()"
@@ -128,7 +128,7 @@ def planned_topics(
 def changed_topics(
     before: Mapping[str, TopicView | None], now: Mapping[str, TopicView | None]
 ) -> list[str]:
-    """What has become of the topics that a plan was made for, in words; empty if nothing.
+    """The change of the topics that a plan was made for, as text; empty if there is none.
 
     Only the number of partitions counts: racks come and go while brokers restart, and a rebalance
     for each would be a storm (librdkafka #4742).

@@ -1,8 +1,8 @@
 """A member's table of transitions, and the states and events that every such table has.
 
-Rules: `member_table` and `consumer_member_table` hold the tables, each with states and events of
-its own, of which those that `Machine` names bear the same names in both; `member_base` goes by a
-`Machine` and so by either.
+Rules: `member_table` and `consumer_member_table` hold the tables, each with its own states and
+events; those that `Machine` names have the same names in both. `member_base` uses a `Machine`, and
+so works with either.
 """
 
 from __future__ import annotations

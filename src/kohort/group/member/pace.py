@@ -1,11 +1,11 @@
 """How long a member waits between heartbeats: a short time at first, then ever longer.
 
 Rules:
-- What a new member is to have, others must give up first, and it learns of that by heartbeats. So
-  after a join, and after what it brings, the wait is `first_ms`, doubles with each heartbeat, and
-  has grown up when it reaches the interval.
-- A coordinator may name a shorter interval for a while (KIP-848). That is kept to; a heartbeat that
-  it brings about is none of the pace's own, and the pace goes on from where it was.
+- Other members must first give up a new member's partitions, and it learns of that by heartbeats.
+  So after a join, and after each assignment, the wait is `first_ms`, doubles with each heartbeat,
+  and is full-grown when it reaches the interval.
+- A coordinator may name a shorter interval for a while (KIP-848). The member keeps to that; a
+  heartbeat that it causes does not count here, and the back-off continues from where it was.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules (A2, W6):
 - Every success gives back a part of a token, every record of the source that has to leave its topic
   takes one. With none left the circuit opens: its partition is not read on.
 - After a while one record is let through. If it succeeds the circuit closes; if not, it stays open
-  for longer. Nothing is lost and nothing is thrown away meanwhile, and the program goes on.
-- Retry topics have no circuit: what is in them has waited already, and waits again in the next one.
+  for longer. No record is lost meanwhile, and the program keeps running.
+- Retry topics have no circuit: their records have waited already, and wait again in the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_PAUSE_MS: Final = 60_000
 
 
 class CircuitState(StrEnum):
-    """Closed: all goes on. Open: nothing does. Half-open: one record is being tried."""
+    """Closed: records begin. Open: none does. Half-open: one record is being tried."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -65,7 +65,7 @@ class Circuit:
         """How often it has opened."""
 
     def succeeded(self, count: int = 1) -> bool:
-        """Records were done where they stood. True when this closes the circuit."""
+        """Records were done in place. True when this closes the circuit."""
         if self.state is CircuitState.CLOSED:
             tokens = self._tokens + count * self._config.credit
             self._tokens = min(tokens, float(self._config.tokens))

@@ -3,8 +3,8 @@
 Rules:
 - A *lane* is what keeps its order: a partition, or a key within its topic. Of one lane at most one
   worker holds records at a time; records without a lane (order `none`, null keys) wait for nobody.
-- Work-conserving: whatever may be worked on is given to whoever asks first. A slow lane holds up
-  itself alone.
+- Work-conserving: a ready record goes to the first worker that asks. A slow lane delays only
+  itself.
 - A worker may be given several records of one lane at once, in order. It gives back what it did not
   begin, and that goes to the lane's head again.
 - A record that waits in memory for its next try keeps its lane.
@@ -66,7 +66,7 @@ class Dispatcher:
         self.waiting += enter_lanes(self._lanes, items, self._ready)
 
     def take(self, most: int) -> list[Item[Any]]:
-        """Up to `most` records for one worker; records of one lane stand in order."""
+        """Up to `most` records for one worker; records of one lane are in order."""
         ready = self._ready
         if len(ready) >= most:
             items = [ready.popleft() for _ in range(most)]
@@ -100,7 +100,7 @@ class Dispatcher:
             self.waiting += 1
 
     def finished(self, items: Sequence[Item[Any]], kept: Container[Hashable] = ()) -> None:
-        """A worker holds none of these any more; their lanes go on, but for the `kept` ones."""
+        """A worker holds none of these any more; their lanes continue, but for the `kept` ones."""
         self._in_flight -= len(items)
         self.waiting -= leave_lanes(self._lanes, items, kept, self._ready)
 

@@ -1,12 +1,12 @@
-"""The owner of completion: what was read, who works on it, what is done, what may be committed.
+"""The owner of completion: records read, in progress and done, and the offsets to commit.
 
 Rules (spec 4.12, 5.4; W1):
 - Pure. One owner calls it from one thread; workers get items from `take` and their outcomes come
   back through `finished`. Nobody else touches trackers, lanes or circuits.
 - A record is done when its handler succeeded and its outputs are acknowledged, or when its copy in
   a retry topic or in the dead-letter topic is. Only then may a commit pass it (R2).
-- Whatever belongs to a partition that was taken away is dropped when it comes back (C7).
-- What is paused is derived from what is true now (W4). Reading stops at the caps, polling never.
+- Results for a partition that was taken away are dropped when they come back (C7).
+- Pauses are derived from the present state (W4). Reading stops at the caps, polling never.
 
     assigned, polled -> take -> finished -> publications -> published -> commits -> committed
 """
@@ -237,7 +237,7 @@ class Engine(EngineCore):
             self._refill(partition, now_ms)
 
     def _set_back(self, old: Partition, offset: int, now_ms: int) -> Partition:
-        """The reader went back (the log was cut, or made anew): what is read is not what was."""
+        """The reader went back (the log was cut or created again): the records have changed."""
         self.counts["set_back"] += 1
         self.removed([old.key])
         epoch = -1 - next(self._serial)  # no commit on its way may be taken for one of the new log
@@ -334,7 +334,7 @@ class Engine(EngineCore):
             self._note_held(item, attempt, copy, ended=False)
             self.counts["held"] += 1
             self._post(Publication(item, copy=copy))
-            item.partition.probing = False  # if it was the probe, it told nothing: the next one is
+            item.partition.probing = False  # the probe has no result: the next one is
             sent.append(item)
         if sent:
             self._dispatchers[pool].finished(sent, {item.lane for item in kept})
@@ -368,7 +368,8 @@ class Engine(EngineCore):
         items[0].partition.dispatcher.finished(items, kept)
 
     def _put_back(self, items: Sequence[Item]) -> None:
-        """Records that a worker gave back: to the head of their lane, or aside if that stands."""
+        """Records that a worker gave back: to the head of their lane, or to the backlog if that
+        waits."""
         for item in reversed(items):
             partition = item.partition
             if not partition.live:
@@ -574,8 +575,8 @@ class Engine(EngineCore):
     def paused(self, now_ms: int) -> frozenset[TopicPartition]:
         """The partitions that are not to be read on at present."""
         records, size = self.outstanding, self.outstanding_bytes
-        # Those that stand until somebody mends something hold what they hold: the others share
-        # the rest, and always a quarter, or one would stop all.
+        # Stopped partitions keep their records: the others share the rest, and always a quarter, or
+        # one stopped partition would stop all.
         still = [p for p in self.partitions.values() if p.must_be_mended]
         held, held_size = sum(p.outstanding for p in still), sum(p.outstanding_bytes for p in still)
         most = max(self.limits.records - held, -(-self.limits.records // 4))

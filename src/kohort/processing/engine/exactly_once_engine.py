@@ -6,8 +6,8 @@ Rules (E2, E3, W5):
 - A batch is what is settled, with the offsets and snapshots as they will be when it is through.
   Only then is a record done. A batch that does not go through is settled still: nothing is lost,
   and the handler is not called again.
-- What belongs to a partition that was taken away is dropped: its next owner does it anew.
-- With a ledger, a record of a retry topic is run only after the ledger has said that it is owed.
+- Results for a partition that was taken away are dropped: its next owner repeats the work.
+- With a ledger, a record of a retry topic runs only after the ledger has confirmed that it is owed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_PUBLICATIONS: Final = 5_000
 
 
 class Batch(NamedTuple):
-    """One transaction: what it makes visible, the records it is about, and where they end.
+    """One transaction: its effects, the records it covers, and where they end.
 
     Args:
         publications: in the order in which they were settled.
@@ -51,8 +51,8 @@ class Verdict:
     Args:
         error: why it is not through.
         failures: what these publications (by place in the batch) fail of instead.
-        unfit: why no later try of their records would be taken.
-        refused: the broker takes none of these now; the others go on without them.
+        unfit: why no later try of their records would be accepted.
+        refused: the broker accepts none of these now; the others continue without them.
         inert: these attempts have been ended by another copy of the record.
         revived: these copies were taken for inert, and are owed after all.
         fenced: somebody else works on these partitions.
@@ -143,7 +143,7 @@ class ExactEngine(Engine):
 
     @property
     def next_try_ms(self) -> int | None:
-        """When something of what is settled is to be tried (again); None: nothing is."""
+        """When a settled record is to be published (again); None: there is none."""
         return min((p.wait_until_ms for p in self._settled if p.item.partition.live), default=None)
 
     def _foretold(

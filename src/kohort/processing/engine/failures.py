@@ -1,11 +1,11 @@
 """Failures made visible: one log entry for each kind, then counts; what failed last. Pure.
 
 Rules (spec 5.7):
-- The first failure of a kind (fingerprint) is told with its traceback, unless the handler raised it
-  on purpose; later ones are counted, and told after 10, 20, 40 s and so on, at last every five
+- The first failure of a kind (fingerprint) is logged with its traceback, unless the handler raised
+  it on purpose; later ones are counted, and logged after 10, 20, 40 s and so on, finally every five
   minutes.
-- On the way to the dead-letter topic a kind is told anew, as an error.
-- Kinds are bounded: the one that failed longest ago is forgotten, and told anew if it returns.
+- A failure that dead-letters its record is logged again, as an error.
+- Kinds are bounded: the one that failed longest ago is removed, and logged again if it returns.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class FailedAttempt:
     """One failed attempt to handle one record.
 
     Attributes:
-        topic, partition, offset: where the record stood first.
+        topic, partition, offset: where the record was read first.
         attempt: 0 for the first try, 1 for the first retry, and so on.
         reason, error_class, message, stack: why it failed; the stack is "" where nothing raised.
         fingerprint: equal for failures of one kind.
-        permanent: whether it is never tried again because of what it is.
+        permanent: whether it is never retried because of its kind.
         failed_ms: when it failed, milliseconds since the epoch.
         next_try_ms: when it is tried again at the earliest; None: not by itself.
         waits_in: the retry topic or dead-letter topic that it goes to; "" when it stays in memory.
@@ -63,16 +63,16 @@ class FailedAttempt:
 
     @property
     def on_purpose(self) -> bool:
-        """Whether the handler said so by `Permanent`, `Temporary` or `RetryAfter` itself."""
+        """Whether the handler itself raised `Permanent`, `Temporary` or `RetryAfter`."""
         return self.error_class.rpartition(".")[2] in ("Permanent", "Temporary", "RetryAfter")
 
     @property
     def next(self) -> str:
-        """What becomes of the record, in words."""
+        """The next step for the record, as text."""
         if self.dead:
             return f"it goes to the dead-letter topic {self.waits_in}"
         if self.next_try_ms is None:
-            return "its partition stands until it is resumed"
+            return "its partition is stopped until it is resumed"
         return f"next try in {format_duration(max(0, self.next_try_ms - self.failed_ms))}"
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class _Kind:
 
 
 class FailureLog:
-    """Which failures are to be told."""
+    """The failures that are to be logged."""
 
     def __init__(self, most_kinds: int = MOST_KINDS) -> None:
         self._most = most_kinds

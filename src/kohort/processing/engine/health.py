@@ -1,4 +1,4 @@
-"""What an app is doing, in words: every partition's state, lag, oldest unfinished record, and why.
+"""The health of an app as text: every partition's state, lag, oldest unfinished record, and why.
 
 Rules:
 - Pure over what the engine, the gate and the consumer know at one instant; asking costs no request
@@ -32,7 +32,7 @@ class AppPartitionHealth:
     Attributes:
         partition: (topic, number), of a source topic or of one of its retry topics.
         retry topic: "" of a source topic, else the retry topic's delay, or "redrive".
-        state: what it is doing, and `since_ms` for how long.
+        state: its present activity, and `since_ms` for how long.
         done: every record below this offset is done.
         oldest: the offset of the oldest record that was read and is not done, and `oldest_ms` for
             how long it has been that.

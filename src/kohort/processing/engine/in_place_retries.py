@@ -1,12 +1,12 @@
-"""Trying again in place: the record keeps its lane, and whatever is behind it waits (spec 5.2).
+"""Retrying in place: the record keeps its lane, and all later records of the lane wait (spec 5.2).
 
     Blocking.parse("200ms 1s")       two more tries, then the retry topics or the dead-letter topic
     Blocking.parse("1s 5s ...")      1 s, then every 5 s for ever
 
 Rules:
 - Only the lane waits: the partition with order `partition`, the key with order `key`. Polling and
-  heartbeats go on.
-- For ever means until the record is done, taken away by a rebalance, or the program ends.
+  heartbeats continue.
+- An endless retry ends when the record is done, taken away by a rebalance, or the program ends.
 """
 
 from __future__ import annotations

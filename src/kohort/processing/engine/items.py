@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P")
-"""What a record was read from: the engine's `Partition`, or its stand-in in a worker's process."""
+"""The origin of a record: the engine's `Partition`, or its stand-in in a worker's process."""
 
 
 class Item(Generic[P]):
@@ -82,7 +82,7 @@ def of_one_partition(items: Sequence[Item[Any]]) -> bool:
 
 
 def take_done(unfinished: set[int], offsets: Iterable[int]) -> tuple[int, int]:
-    """Take what is done out of a set; how many of these were in it, and the highest, or -1."""
+    """Remove done records from a set; how many of these were in it, and the highest, or -1."""
     news = unfinished.intersection(offsets)
     unfinished -= news
     return len(news), max(news, default=-1)
@@ -114,7 +114,8 @@ def enter_lanes(lanes: Lanes, items: Iterable[Item[Any]], ready: deque[Item[Any]
 def leave_lanes(
     lanes: Lanes, items: Iterable[Item[Any]], kept: Container[Hashable], ready: deque[Item[Any]]
 ) -> int:
-    """The lanes of these go on, once each, but for the `kept` ones; how many need wait no more."""
+    """The lanes of these continue, once each, but for the `kept` ones; how many need wait no
+    more."""
     begun = 0
     for lane in dict.fromkeys(item.lane for item in items):
         if lane is None or lane in kept:
@@ -156,10 +157,11 @@ def run_plain(
     view: type[View],
     lookups: Callable[[], Lookup] | None,
 ) -> tuple[int, View | None, Exception | None]:
-    """Call a handler for each record from `start` on, as long as nothing is to be said about it.
+    """Call a handler for each record from `start` on, until a result needs more than a count.
 
-    Where it stopped: at a record that raised or sends something, with what it was shown as and its
-    error, after which the next one may begin; at the first of another handler; or at the end.
+    Where it stopped: at a record that raised or sends something, with the record it was called with
+    and its error, after which the next one may begin; at the first of another handler; or at the
+    end.
     Raises UsageError for a handler that returned something, which nobody takes.
     """
     route = items[start].partition.route

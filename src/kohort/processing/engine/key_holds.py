@@ -2,14 +2,14 @@
 
 Rules (W3):
 - While a record of a key is in a retry topic, later records of the key follow it into the same
-  retry topic, where they stand behind it, and fall due after it. Their attempt number stays as it
-  is.
+  retry topic, where they come after it, and fall due after it. Their attempt number does not
+  change.
 - A record of a retry topic is tried when no earlier one of its key is still under way; otherwise it
-  follows the earlier one to wherever that has gone.
-- Nothing of a source partition is begun before what waits in its retry topics is known: whoever is
-  assigned it reads them to their end first (`HoldScans`). So the retry topics' partitions of the
-  same number must be this member's too, which the range assignor sees to.
-- In memory, within a bound. Past it the source partitions stand still until half of it has ended;
+  follows the earlier one to its topic.
+- No record of a source partition begins before the records in its retry topics are known: the
+  member that is assigned it reads them to their end first (`HoldScans`). So it must also have the
+  retry topics' partitions of the same number, which the range assignor ensures.
+- In memory, within a bound. Past it the source partitions stop until half of it has ended;
   when the retry topics hold more than the bound at a start, they are worked on first, and then read
   again.
 """
@@ -58,7 +58,8 @@ class KeyHolds:
         held[place] = retry_topic
 
     def ended(self, key: Key, place: Place) -> None:
-        """This record is done, or in the dead-letter topic: whoever waited for it may go on."""
+        """This record is done, or in the dead-letter topic: records that waited for it may
+        continue."""
         held = self._keys.get(key)
         if held is None or held.pop(place, None) is None:
             return
@@ -88,7 +89,7 @@ class KeyHolds:
 
 
 class Waiting(NamedTuple):
-    """A record that waits in a retry topic: where its copy stands, its key, its first place."""
+    """A record that waits in a retry topic: its copy's position, its key, its origin."""
 
     offset: int
     key: bytes
@@ -184,7 +185,7 @@ class HoldScans:
             (self._partly.discard if whole else self._partly.add)(retry_topic)
 
     def why(self, key: TopicPartition) -> str:
-        """Why nothing of a partition may be begun yet, in words; "" when something may be."""
+        """Why no record of a partition may begin yet, as text; "" when one may."""
         family = self.family(key)
         for retry_topic in family[1:]:
             name = f"{retry_topic[0]}-{retry_topic[1]}"

@@ -65,7 +65,7 @@ class Publication:
         self.step = step
         self.inert = inert
         self.place: Place | None = None
-        """Where the copy stands, when it is acknowledged before the transaction (a store's)."""
+        """The copy's position, when it is acknowledged before the transaction (a store's)."""
         self.wait_until_ms = 0
         self.refusals = 0
         self._rungs: Iterator[Copy] = iter(())

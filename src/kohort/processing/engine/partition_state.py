@@ -1,9 +1,9 @@
 """One partition that is being worked on: its route, its tracker, and why it may be standing still.
 
 Rules:
-- Made when the partition is assigned and thrown away when it is taken away; whoever still holds an
-  item of it holds the old object, which is no longer `live`, and is not listened to (C7).
-- Whether it is read on is worked out anew each time from what is true now, never remembered (W4).
+- Created when the partition is assigned and dropped when it is taken away; items in workers refer
+  to the old object, which is no longer `live`, and their results are ignored (C7).
+- Whether it is read on is computed each time from the present state, never remembered (W4).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class OnFailure(StrEnum):
     """What becomes of a key's order when one of its records goes to a retry topic."""
 
     PASS = "pass"
-    """Later records of the key go on; the key's order is lost."""
+    """Later records of the key continue; the key's order is lost."""
     HOLD_KEY = "hold_key"
     """Later records of the key follow it into the retry topic, and are tried after it."""
     STOP_PARTITION = "stop_partition"
-    """Nothing goes to a retry topic: the partition stands still until the record is done."""
+    """Nothing goes to a retry topic: the partition stops until the record is done."""
 
 
 class Standing(StrEnum):
@@ -83,7 +83,7 @@ class Route:
 
     @property
     def stops_lane(self) -> bool:
-        """Whether a worker has to give back what stands behind a failed record of its lane."""
+        """Whether a worker has to give back the records behind a failed record of its lane."""
         return bool(self.blocking.delays_ms) or self.on_failure is not OnFailure.PASS
 
 
@@ -191,13 +191,14 @@ class Partition:
 
     @property
     def must_be_mended(self) -> bool:
-        """Whether it stands until something outside is mended (stopped, circuit, publishing)."""
+        """Whether it is stopped until something outside is repaired (stopped, circuit,
+        publishing)."""
         circuit = self.circuit.state
         stands = self.stopped or self.unknown or self.publish_blocked or self.unreadable
         return bool(stands) or circuit is not CircuitState.CLOSED
 
     def stands(self) -> Standing:
-        """What it is doing now."""
+        """Its present activity."""
         circuit = self.circuit.state
         found = (
             (self.draining, Standing.DRAINING),
@@ -222,7 +223,7 @@ class Partition:
             self.head, self.head_since_ms = self.tracker.base, now_ms
 
     def why_standing(self, now_ms: int) -> str:
-        """Why nothing of it is begun at present, in words; "" when something may be."""
+        """Why no record of it begins at present, as text; "" when one may."""
         if self.stopped:
             return self.stopped
         if self.unknown:

@@ -5,8 +5,8 @@
 Rules:
 - The offset of a commit is the lowest that is not done. The text says which of the `span` offsets
   from there on are done all the same, so that a restart does not do them again.
-- The CRC covers the committed offset too: a text that came to stand beside another offset is found
-  out instead of believed. What cannot be decoded means "nothing more is done", never the opposite.
+- The CRC covers the committed offset too: a snapshot beside another offset is detected and ignored.
+  A snapshot that does not decode means "nothing more is done", never the opposite.
 - `crashes` and `suspect` are the crash-loop guard's: how often this offset was started from, and
   which offset was being worked on alone when the process died.
 - Of the encodings the smallest wins. Numbers are LEB128 varints; runs alternate, not done first.
@@ -45,7 +45,7 @@ class SnapshotError(KohortError):
 
 
 class Snapshot(NamedTuple):
-    """What stands beside a committed offset.
+    """The snapshot beside a committed offset.
 
     Attributes:
         done: ranges of offsets beyond the committed one that are done; ascending, apart.
@@ -62,7 +62,7 @@ class Capacity(NamedTuple):
     """How much unfinished work a text of limited length can always tell."""
 
     offsets: int
-    """A window of this many offsets fits, whatever is done in it."""
+    """A window of this many offsets fits, whatever subset of it is done."""
     runs: int
     """So many unfinished offsets fit in a window of up to 2^21 offsets."""
 

@@ -1,8 +1,8 @@
 """What the engine knows, and the steps that its events share; see `engine` for the rules.
 
 Rules:
-- Books are kept for every record that was read: it stands aside, is ready, is with a worker, waits
-  for its next try, or is being published. `outstanding` counts all of these.
+- Every record that was read is counted: it is in the backlog, ready, with a worker, waiting for its
+  next try, or being published. `outstanding` counts all of these.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class EngineCore:
     # -- beginning -----------------------------------------------------------------------------
 
     def _refill(self, partition: Partition, now_ms: int) -> None:
-        """Let records begin that stand aside, as far as the partition may go."""
+        """Let records of the backlog begin, as far as the partition may go."""
         aside, circuit = partition.aside, partition.circuit.state
         if not aside or partition.stopped or circuit is CircuitState.OPEN or partition.unknown:
             return
@@ -146,7 +146,7 @@ class EngineCore:
                 partition.dispatcher.add((aside.popleft(),))
 
     def _one_carefully(self, partition: Partition, now_ms: int) -> None:
-        """The next record alone, and only when its offset stands beside the commit (guard)."""
+        """The next record alone, and only when its offset is the committed one (guard)."""
         tracker, first = partition.tracker, partition.aside[0]
         if partition.alone is None:
             partition.alone = first
@@ -167,7 +167,7 @@ class EngineCore:
         heappush(self._due, (due, next(self._serial), item))
 
     def publish_again(self, now_ms: int) -> int | None:
-        """Let what was refused be published where that is due, and nothing be begun.
+        """Let refused records be published when due, and let none begin.
 
         For partitions that are being given up. When there is something next, if there is.
         """
@@ -221,7 +221,7 @@ class EngineCore:
                 self.counts["metadata_too_large"] += 1
 
     def given_up(self, keys: Iterable[TopicPartition]) -> None:
-        """They are left on purpose: whoever owns them next does not start after a crash."""
+        """They are left on purpose: their next owner does not start after a crash."""
         for key in keys:
             partition = self.partitions.get(key)
             if partition is not None:
@@ -242,7 +242,7 @@ class EngineCore:
             return
         source = partition.route.topic
         for waiting in scanned.waiting:
-            # What was read meanwhile is held since then, or has ended.
+            # The records read meanwhile are held since then, or have ended.
             unread = waiting.offset >= partition.tracker.next_fetch
             if unread and not partition.tracker.was_done(waiting.offset):
                 self.holds.scheduled((source, waiting.key), waiting.place, scanned.retry_topic[0])
@@ -266,7 +266,7 @@ class EngineCore:
                 self._refill(partition, now_ms)
 
     def _look_for_room(self, now_ms: int) -> None:
-        """Held keys have a bound: stop before it, and go on when half of it has ended."""
+        """Held keys have a bound: stop before it, and continue when half of it has ended."""
         full = self.holds.full
         if 2 * len(self.holds) <= self.holds.most:
             self._scans.again()
@@ -295,7 +295,7 @@ class EngineCore:
             self._refill(partition, now_ms)
 
     def _drop(self, partition: Partition, items: Sequence[Item]) -> None:
-        """Records that will be read again by whoever owns the partition next."""
+        """Records that the partition's next owner will read again."""
         self._subtract(partition, len(items), offsets_of(items)[1])
 
     def _subtract(self, partition: Partition, count: int, size: int) -> None:
@@ -328,7 +328,7 @@ class EngineCore:
         waits_in: str = "",
         dead: bool = False,
     ) -> None:
-        """Whoever runs this engine is to hear of it; see `take_failures`."""
+        """The shell must learn of it; see `take_failures`."""
         attempt = self._attempt(item)
         origin = attempt.origin
         self._failures.append(

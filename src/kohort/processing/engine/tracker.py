@@ -1,8 +1,8 @@
 """Which records of one partition are done, out of order, and what may be committed for it.
 
 Rules (W1; each is a test):
-- The committed offset is the lowest that is not done; what is done beyond it is told by the
-  snapshot beside it. Both come from one call, at one instant (never one without the other).
+- The committed offset is the lowest that is not done; the snapshot beside it has the offsets done
+  beyond. Both come from one call, at one instant (never one without the other).
 - A tracker lives for one assignment of its partition. A completion names the assignment it belongs
   to and is dropped when that has passed, so the same offset read again is not confused with it.
 - What the snapshot of a former owner calls done is not handed out again. A first record below the
@@ -133,7 +133,7 @@ class PartitionTracker:
         return not self._first and offset < self.next_fetch
 
     def may_begin(self, offset: int) -> bool:
-        """Whether the snapshot can tell of `offset` being done, whatever happens below it."""
+        """Whether the snapshot can include `offset` as done, whatever happens below it."""
         ahead = offset - self.base
         if ahead < self._window.offsets:
             return True
@@ -213,7 +213,7 @@ class PartitionTracker:
         return Commit(self.base, text, self.version, self.epoch)
 
     def _snapshot(self) -> Snapshot:
-        """What is to be told beside the offset."""
+        """The snapshot to be committed beside the offset."""
         suspect = self.suspect if self.suspect >= self.base else NO_SUSPECT
         return Snapshot(tuple(self._done_ranges()), self.crashes, suspect)
 
@@ -301,7 +301,7 @@ class PartitionTracker:
             self._restore([(s, e) for s, e in self._restored if e > base])
 
     def _done_ranges(self) -> list[Range]:
-        """Done offsets from the base on: what is read and not unfinished, and what was restored."""
+        """Done offsets from the base on: those read and not unfinished, and the restored ones."""
         ranges: list[Range] = []
         end_read = min(self.next_fetch, self.highest_done + 1)
         at, incomplete = self.base, self._incomplete

@@ -1,8 +1,8 @@
 """The way of an app to its cluster: with what configuration each of its clients is made.
 
 Rules:
-- What is given is a consumer's configuration. What the app decides itself (its group, when it is
-  committed) cannot be given; a key that nobody knows is refused, before anything is connected.
+- The settings are a consumer's. Those that the app decides itself (its group, its commits) are
+  refused; so is an unknown key, before anything is connected.
 - Producers and the administrator take of it what leads to the cluster: addresses, security, names.
 - A group without a committed offset starts at the earliest record, unless it is given otherwise.
 """
@@ -25,14 +25,14 @@ from kohort.retry.cluster_port import ClusterPort
 MAX_POLL_RECORDS: Final = 2_000
 MAX_COPY_BYTES: Final = 16 << 20
 MAX_BLOCK_MS: Final = 1_000
-"""So long whoever publishes waits for a topic that it does not know; then others come first."""
+"""The longest that a publish waits for an unknown topic before other work continues."""
 _OURS: Final = frozenset({"enable_auto_commit", "group_id", "bootstrap_servers"})
 _SHARED: Final = ("security_", "sasl_", "ssl_", "client_id", "request_timeout", "reconnect_")
 
 
 @dataclass(frozen=True)
 class Way:
-    """Where the cluster is, and what the clients of one app are told of it.
+    """The location of the cluster, and the client settings of one app.
 
     Args:
         client: the consumer's configuration as checked, in snake case.
@@ -68,11 +68,11 @@ class Way:
         return {"max_request_size": MAX_COPY_BYTES, "max_block_ms": MAX_BLOCK_MS, **self.shared}
 
     def port(self) -> ClusterPort:
-        """Whoever asks the cluster about topics."""
+        """The client that asks the cluster about topics."""
         return ClusterPort(self.shared, committed_only=self.exactly.kafka)
 
     def consumer(self, routes: Iterable[Route]) -> Consumer:
-        """Whoever reads for the handlers of these routes."""
+        """The client that reads for the handlers of these routes."""
         ours = {
             "max_poll_records": MAX_POLL_RECORDS,
             "auto_offset_reset": "earliest",
@@ -84,7 +84,7 @@ class Way:
         return Consumer(ConsumerConfig.from_mapping(ours))
 
     def producer(self) -> Producer:
-        """Whoever writes copies and what handlers send."""
+        """The client that writes copies and the records that handlers send."""
         return Producer(**self.producing, acks="all")
 
 

@@ -35,7 +35,7 @@ from kohort.retry.stores import open_store
 
 KAFKA: Final = "kafka"
 TRANSACTION_TIMEOUT_MS: Final = 15_000
-"""So long the records of a killed process hold up whoever reads committed ones."""
+"""The longest that the records of a killed process delay readers of committed records."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Exactly:
 
     @property
     def interval(self) -> str:
-        """How often finished work is committed, unless told otherwise."""
+        """How often finished work is committed by default."""
         return "100ms" if self.kafka or self.store_url else "1s"
 
     def checked(self, client: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The shell around an exactly-once engine: batches instead of publications and commits.
 
 Rules:
-- While one batch is put through, the next one gathers; nothing is published outside of a batch.
-- A partition that is taken away is given up only when what was done of it is through, or when the
-  time for it is over: then its next owner does that anew, since nothing of it is visible.
-- What is done by a member whom its group has left behind is given up at once: nothing of it can be
+- While one batch is committed, the next one gathers; nothing is published outside of a batch.
+- A partition that is taken away is released only when its finished records are committed, or when
+  the time for it is over: then its next owner repeats them, since nothing of it is visible.
+- The work of a member that its group has removed is given up at once: nothing of it can be
   put through, since nobody comes back as who he was.
 - With a store, the group's commits only tell of its progress; they decide nothing.
 
@@ -34,7 +34,7 @@ JUDGED_AT_ONCE = 500
 TELL_EVERY_MS = 1_000
 PAUSE_AFTER_ABORT_MS = 100
 UNANSWERED_MS = 5_000
-"""A transaction takes milliseconds; whoever has not ended one after so long is in trouble."""
+"""A transaction takes milliseconds; one that lasts longer than this is reported."""
 LEFT_BEHIND: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
@@ -45,7 +45,7 @@ class ExactRunner(Runner):
 
     transactor: Transactor
     tells_group = False
-    """The store is the truth, and the group is told of it."""
+    """The store is the source of truth; the group's offsets follow it."""
     _asked_ms: int | None = None
     """Since when the transactor has been at something that others wait for."""
 
@@ -144,7 +144,7 @@ class ExactRunner(Runner):
         return starts
 
     def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
-        """Put through what is settled, as long as there is time."""
+        """Commit settled records, while there is time."""
         if self._nobody_commits or self._is_over:
             return
         mine = set(keys)
@@ -155,7 +155,7 @@ class ExactRunner(Runner):
             try:
                 self.consumer.commit(offsets)
             except KohortError as error:
-                log.info("the group was not told of the last progress: %s", error)
+                log.info("could not commit the last progress to the group: %s", error)
 
     def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
         while not self._hurried and (now_ms := self.now_ms()) < until_ms:

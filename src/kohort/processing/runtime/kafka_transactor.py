@@ -83,7 +83,7 @@ class KafkaTransactor(Transactor):
         return dict(wanted)  # the group's own offsets are the truth
 
     def _judge(self, items: Sequence[Item]) -> Judged:
-        everything = frozenset(range(len(items)))  # what is committed in a retry topic is owed
+        everything = frozenset(range(len(items)))  # committed records of a retry topic are owed
         return Judged(items, everything, frozenset())
 
     def _close(self) -> None:
@@ -120,7 +120,7 @@ class KafkaTransactor(Transactor):
             producer = self._connect()
             try:
                 producer.init_transactions(INIT_TIMEOUT_S)
-            except BaseException:  # whatever it was, this producer is of no use
+            except BaseException:  # any error: this producer is no longer usable
                 producer.close(0)
                 raise
             self._producer = producer

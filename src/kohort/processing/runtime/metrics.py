@@ -4,9 +4,9 @@ Rules:
 - What is counted: A2; exporters put `kohort_` in front. Everything carries
   the group; topics are source topics; a retry topic is called by its delay ("5m"), `redrive` or
   `dlt`.
-- What is measured is what this process sees: a sum over processes is the group's.
-- Of a retry topic this process tells what the gate was told: a depth is asked for when it is read,
-  and at most a second old where the cluster answers (else up to 30 s).
+- The figures are this process's: a sum over processes is the group's.
+- Depths of retry topics are those that the poller knows: one is requested when it is read, and at
+  most a second old where the cluster answers (else up to 30 s).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TEXTS: Final = {
     "dead_letter_oldest_age_seconds": "Age of the oldest dead letter; 0 when there is none",
     "clock_skew_ms": "How far the brokers' clock is ahead of this machine's, by the last copy",
     "circuit_state": "0 closed, 1 half open, 2 open: of a partition of a source topic",
-    "partitions_standing": "Partitions that stand still until something changes",
+    "partitions_standing": "Partitions that are stopped until something changes",
     "oldest_unfinished_seconds": "For how long the oldest unfinished record has held up the commit",
     "workers": "Workers of a kind",
     "workers_busy": "Of these, those that have records",

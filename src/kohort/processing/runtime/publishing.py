@@ -2,13 +2,13 @@
 
 Rules:
 - `acks=all` and idempotent. A publication is through when all of its records are acknowledged, and
-  it is reported once, from the network thread, whatever became of it.
+  it is reported once, from the network thread, whatever its outcome.
 - A copy goes to `origin partition % n` of its topic, so that all copies of a record meet.
-- A topic that cannot be had (it does not exist, nobody may write to it) is waited for briefly, and
-  not again at once: whoever publishes has others to attend to.
-- What no later try can change (too large, not a topic's name) is `unfit`: a copy becomes smaller,
-  and a record whose handler sent such a thing has failed for good. Whatever somebody can mend
-  meanwhile (a missing topic, a missing right) is tried again and again, and passed by nobody.
+- An unavailable topic (it does not exist, or writing is not allowed) is waited for briefly, and not
+  again at once: the publisher has other records to send.
+- A record that no later try can publish (too large, an invalid topic name) is `unfit`: a copy
+  becomes smaller, and a record whose handler sent it fails permanently. An error that somebody can
+  repair (a missing topic, a missing right) is retried without limit, and no record is skipped.
 
 Shell: threads (a lock), the clock.
 """

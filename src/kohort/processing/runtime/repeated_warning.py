@@ -1,8 +1,8 @@
-"""When to say again what goes on being wrong. Pure.
+"""When to repeat a warning about a lasting problem. Pure.
 
 Rules:
-- It is said at once when it begins and when it becomes another, then after 10, 20, 40 s and so on,
-  at last every five minutes: a log shows that it lasts, and has room for other things.
+- Log immediately when the problem starts or changes, then after 10, 20, 40 s and so on, finally
+  every five minutes: a log shows that it lasts, and has room for other messages.
 - That it is over is said once, if it was said that it began.
 """
 

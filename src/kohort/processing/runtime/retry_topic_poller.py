@@ -1,8 +1,8 @@
 """Keeps asking how far the retry topics may be read, so that the one who polls never waits for it.
 
 Rules (D2, D3):
-- A thread of its own with clients of its own. It is told where the readers stand and answers with
-  offsets that they may read up to; the gate itself lives here and nowhere else.
+- A separate thread with its own clients. It gets the readers' positions and answers with the
+  offsets that they may read up to; the schedule is kept here only.
 - It sleeps until the next answer runs out: when the next record falls due, at most 30 s; or until
   somebody looks how many records wait (`depths`), who hears what is so now.
 - An error of the cluster closes nothing and opens nothing: it is asked again a little later.
@@ -30,9 +30,9 @@ log = logging.getLogger("kohort.processing")
 PAUSE_AFTER_ERROR_MS = 1_000
 FAILED_CHECK_MS = 30_000
 DEPTH_HOLDS_MS = 1_000
-"""So old may be what is told of the retry topics' depths; then the cluster is asked anew."""
+"""Maximum age of cached depths of retry topics before they are fetched again."""
 DEPTH_WAIT_S = 0.25
-"""So long somebody who looks at the depths waits for the answer; then the last one is told."""
+"""The longest that a reader of the depths waits for an answer before the last one is used."""
 ENTRY_CHECK_MS = 1_000
 """How long a redriven record may lie in the entry topic before it is seen."""
 
@@ -142,7 +142,7 @@ class Gatekeeper:
         As of a second ago at most, where the cluster answers within a quarter of one.
 
         Args:
-            positions: how far they have been read, by who knows that better than `moved` told.
+            positions: how far they have been read, if the caller knows more than `moved` reported.
         """
         read = positions or {}
         with self._changed:
@@ -226,7 +226,8 @@ class Gatekeeper:
                 self._released.pop(at, None)
 
     def scan(self, retry_topic: TopicPartition, start: int, epoch: int) -> None:
-        """Read a retry topic to its end, for held keys; `scanned` is told what waits there."""
+        """Read a retry topic to its end, for held keys; `scanned` gets the records that wait
+        there."""
         with self._changed:
             self._scans.append((retry_topic, start, epoch))
             self._changed.notify()
@@ -289,7 +290,7 @@ class Gatekeeper:
         return wait_ms if self._scan_all() else min(wait_ms, PAUSE_AFTER_ERROR_MS)
 
     def _ask(self, starts: dict[TopicPartition, int], *, anew: bool = False) -> int:
-        """Ask once, `anew`: for all of them; how long to wait until the next time."""
+        """Ask once, `anew`: for all of them; returns how long to wait until the next time."""
         if not starts:
             return PAUSE_AFTER_ERROR_MS * 30
         now_ms = self._now_ms()
@@ -321,7 +322,7 @@ class Gatekeeper:
             }
             news = {at: end for at, end in answers.items() if self._ends.get(at) != end}
             self._ends.update(news)
-        if released:  # first: what is read then is not to wait again
+        if released:  # first: records read next are not to wait again
             self._scanned(Released(released))
         if news:
             self._opened(news)

@@ -6,9 +6,9 @@ Rules (W1):
 - Polling never stops while partitions are ours: what may not be read is paused or bounded instead.
 - Revoked: begin nothing more, let what is in flight end within `drain_ms`, commit, then give up.
   Lost: drop everything, commit nothing.
-- The end of the program is a revocation of everything, and says that it was on purpose. What is in
-  flight has `drain_ms` for it, once; whoever asks again is not made to wait. An end by an error is
-  one, too, but waits for nothing that is in flight, and hears of no second error.
+- The end of the program is a revocation of everything, on purpose. Records in flight have
+  `drain_ms` for it, once; a second request does not wait. An end by an error is a revocation, too,
+  but waits for nothing in flight, and gets no second error.
 
 Shell: threads, the clock.
 """
@@ -73,7 +73,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Somebody says that a stopped partition may go on."""
+    """A stopped partition may continue."""
 
     key: tuple[str, int]
 
@@ -91,7 +91,7 @@ class Hurried:
 
 
 class Start(NamedTuple):
-    """Where a partition goes on, and the snapshot beside that; None: nothing was done yet."""
+    """Where a partition continues, and the snapshot beside it; None: nothing was done yet."""
 
     offset: int | None
     snapshot: str
@@ -105,7 +105,7 @@ class Timing:
         commit_interval_ms: how often finished work is committed.
         drain_ms: how long a partition that is taken away may keep its records in flight.
         progress_timeout_ms: end the program when workers hold records and none has been finished
-            for so long; 0: never.
+            for longer; 0: never.
     """
 
     commit_interval_ms: int = 1_000
@@ -127,7 +127,7 @@ class Runner(RebalanceListener):
     timing: Timing = field(default_factory=Timing)
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     now_ms: Callable[[], int] = wall_ms
-    """The time of day, which the engine is told."""
+    """The time of day for the engine."""
 
     def __post_init__(self) -> None:
         self._inbox: SimpleQueue[object] = SimpleQueue()
@@ -145,7 +145,7 @@ class Runner(RebalanceListener):
         self.is_paused = False
         """By hand: nothing more is begun, until somebody says otherwise."""
         self.trouble = ""
-        """What of the cluster cannot be had at present, in words."""
+        """The part of the cluster that is unavailable at present, as text."""
         self.on_trouble: Callable[[str], None] | None = None
         self.on_failure: Sequence[Callable[[FailedAttempt], object]] = ()
         """Called for every failed attempt, on this runner's thread."""
@@ -185,7 +185,7 @@ class Runner(RebalanceListener):
         self.tell(Resumed(key))
 
     def pause(self, *, on: bool) -> None:
-        """Begin nothing more, or go on. Any thread."""
+        """Begin no more records, or continue. Any thread."""
         self.is_paused = on
         self.tell(Paused(on))
 
@@ -196,7 +196,7 @@ class Runner(RebalanceListener):
         self.tell(Released({}))
 
     def status(self) -> dict[tuple[str, int], str]:
-        """Why each partition stands still, in words; "" for those that do not. Any thread."""
+        """Why each partition is stopped, as text; "" for the others. Any thread."""
         now_ms = self.now_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
 
@@ -211,7 +211,7 @@ class Runner(RebalanceListener):
         return {} if self._gatekeeper is None else self._gatekeeper.oldest_failures()
 
     def skew_ms(self) -> int | None:
-        """How far the brokers' clocks are ahead of ours, as the last copy's append told."""
+        """How far the brokers' clocks are ahead of ours, by the last copy's append time."""
         return None if self._publisher is None else self._publisher.skew_ms
 
     def workers(self) -> dict[str, Workers]:
@@ -247,7 +247,7 @@ class Runner(RebalanceListener):
         return None if self._gatekeeper is None else self._gatekeeper.next_due_ms()
 
     def troubles(self) -> list[str]:
-        """What outside of this program is wrong at present, in words. Any thread."""
+        """The outside problem at present, as text. Any thread."""
         troubles = [
             PAUSED if self.is_paused else "",
             self.trouble,
@@ -272,9 +272,9 @@ class Runner(RebalanceListener):
             while not self._stopping:
                 self._turn()
             self._end()
-        except Exception:  # whatever it is: what is done is committed before it is told
+        except Exception:  # any error: finished records are committed before it is raised
             self._is_broken = True
-            with suppress(KohortError):  # the first one is what is told
+            with suppress(KohortError):  # the first error is the one to raise
                 self._end()
             raise
         finally:
@@ -321,7 +321,7 @@ class Runner(RebalanceListener):
 
     def _wait_s(self, now_ms: int) -> float:
         due = self.engine.next_deadline()
-        if self._is_virtual:  # what is done is committed in each turn, so nothing is due later
+        if self._is_virtual:  # finished records are committed in each turn, so nothing is due later
             until = now_ms + VIRTUAL_POLL_MS if due is None else min(due, now_ms + VIRTUAL_POLL_MS)
         else:
             longest_ms = now_ms + round(LONGEST_POLL_S * 1_000)
@@ -353,7 +353,7 @@ class Runner(RebalanceListener):
             self._gatekeeper.moved(positions.items())
 
     def _hear(self, now_ms: int) -> None:
-        """Everything that others have said meanwhile."""
+        """Handle all events from other threads."""
         while heard := self._events():
             if self._is_broken:
                 heard = [x for x in heard if not (isinstance(x, Finished) and x.error is not None)]
@@ -363,7 +363,7 @@ class Runner(RebalanceListener):
         self._tell_failures()
 
     def _tell_failures(self) -> None:
-        """Log what is to be logged of new failures, and call whoever asked to hear of each."""
+        """Log new failures that are due, and call the registered callbacks for each."""
         for failed in self.engine.take_failures():
             entry = self._failure_log.note(failed)
             if entry is not None:
@@ -383,7 +383,7 @@ class Runner(RebalanceListener):
         return events
 
     def _give_more(self, heard: Sequence[object], now_ms: int) -> None:
-        """Workers first: the books of what they have done are made while they work on."""
+        """Workers first: their results are accounted for while they work on."""
         for event in heard:
             if isinstance(event, Finished):
                 if event.error is not None:
@@ -413,8 +413,8 @@ class Runner(RebalanceListener):
             self._hear_of(event, now_ms)
 
     def _hear_of(self, event: object, now_ms: int) -> None:
-        """What only some runners are told."""
-        raise TypeError(f"{type(self).__name__} was told {event!r} at {now_ms}")
+        """Events that only some runners know."""
+        raise TypeError(f"{type(self).__name__} got {event!r} at {now_ms}")
 
     def _limit(self, ends: Mapping[tuple[str, int], int]) -> None:
         mine = self.consumer.assignment()
@@ -444,7 +444,7 @@ class Runner(RebalanceListener):
             self._publisher.publish(publication)
 
     def _pause(self, now_ms: int) -> None:
-        """Pauses follow from what is true now; the consumer's own flags are only compared."""
+        """Pauses follow from the present state; the consumer's own flags are only compared."""
         to_pause = {TopicPartition(*key) for key in self.engine.paused(now_ms)}
         if self.is_paused:
             to_pause |= self.consumer.assignment()
@@ -498,8 +498,8 @@ class Runner(RebalanceListener):
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Take over the committed offsets; close the retry topics until their ends are known.
 
-        A consumer that is being closed may still be given some: by then nobody is there to ask
-        where they go on, or to work on them.
+        A consumer that is being closed may still be given some: by then no thread is there to look
+        up their offsets, or to work on them.
         """
         if not partitions or self._is_over:
             return
@@ -528,7 +528,7 @@ class Runner(RebalanceListener):
                 self._gatekeeper.watch(retry_topics)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
-        """Where partitions go on. A cluster that does not answer is asked until it does."""
+        """Where partitions continue. A cluster that does not answer is asked until it does."""
         while True:
             try:
                 committed = self.consumer.committed(partitions)
@@ -576,8 +576,8 @@ class Runner(RebalanceListener):
         if left:
             waited_s = 0.0 if self._hurried else drain_ms / 1_000
             log.warning(
-                "%d %s still being worked on after %g s and done again by whoever owns the "
-                "partition next",
+                "%d %s still in progress after %g s; the next owner of the partition "
+                "handles them again",
                 left,
                 "record was" if left == 1 else "records were",
                 waited_s,
@@ -585,7 +585,7 @@ class Runner(RebalanceListener):
         return left
 
     def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
-        """What is done of partitions that are about to go."""
+        """The finished records of partitions that are about to go."""
         commits = {key: c for key, c in self.engine.commits().items() if key in set(keys)}
         if commits:
             try:

@@ -35,7 +35,7 @@ class Awaited:
     waits_for: Callable[[KohortError], bool]
     says: Callable[[KohortError], str]
     ends: Callable[[KohortError, str], KohortError]
-    """From the last error and how long it was waited for, in words."""
+    """The last error and how long it was waited for, as text."""
 
 
 def _topic_ends(error: KohortError, waited: str) -> KohortError:
@@ -45,7 +45,7 @@ def _topic_ends(error: KohortError, waited: str) -> KohortError:
 
 
 def _text(error: KohortError) -> str:
-    """Without the code, which stands before it again."""
+    """Without the code, which the message repeats."""
     return str(error).partition(": ")[2]
 
 
@@ -124,7 +124,7 @@ class StartWait:
         self._trouble = ""
 
     def troubles(self) -> list[str]:
-        """Why the app cannot begin, in words. Any thread."""
+        """Why the app cannot begin, as text. Any thread."""
         return [trouble] if (trouble := self._trouble) else []
 
     def wait(

@@ -118,7 +118,7 @@ class StoreTransactor(Transactor):
     ) -> None:
         if topic_id and row.topic_id and row.topic_id != topic_id:
             raise DataLossError(
-                f"topic {key[0]} was deleted and made anew (id {row.topic_id} became {topic_id}): "
+                f"topic {key[0]} was deleted and created again ({row.topic_id} became {topic_id}): "
                 "offsets no longer mean what the store says. Use another group, or delete the "
                 f"rows of pipeline {self._group!r} and this topic from kohort_progress"
             )
@@ -126,7 +126,7 @@ class StoreTransactor(Transactor):
         if by_store and committed.offset is not None and row.next_offset < committed.offset:
             where = "nowhere" if row.next_offset == NOWHERE else f"at {row.next_offset}"
             raise DataLossError(
-                f"group {self._group}: the store stands {where} in {key[0]}-{key[1]}, and the "
+                f"group {self._group}: the store is {where} in {key[0]}-{key[1]}, and the "
                 f"group's commit at {committed.offset}: the store was emptied, replaced or "
                 "restored from a backup. To do the difference again, set the group back: "
                 f"kohort group reset {self._group} --topic {key[0]}:{key[1]} --to earliest"
@@ -265,7 +265,7 @@ class StoreTransactor(Transactor):
         return change
 
     def _failed_unread(self, publication: Publication, now_ms: int) -> list[books.Claim]:
-        """The copies that stood in a batch of a retry topic that nobody can read."""
+        """The copies in an unreadable batch of a retry topic."""
         copy, failure, place = publication.copy, publication.failure, publication.place
         partition = publication.item.partition
         if partition.delay_ms is None or copy is None or failure is None or place is None:
@@ -312,7 +312,7 @@ class StoreTransactor(Transactor):
         if not broken:
             raise KohortError(
                 f"a constraint broke at commit that no single record breaks ({error}); deferred "
-                "constraints cannot be told apart"
+                "constraints cannot be attributed"
             ) from error
         failures: dict[int, Failure] = {
             indices[number]: describe(

@@ -1,10 +1,10 @@
 """Puts batches through, one at a time, on a thread of its own: nobody who polls waits for it.
 
 Rules:
-- One batch at a time, in order: what a later one says rests on what the earlier one has done.
-- It never gives up by itself: what may pass is said in the verdict, and the batch comes again.
-  What will not pass (fenced by another program, a store that was put back) ends the program.
-- What it is asked for synchronously (`take_over`) waits behind the batch at hand.
+- One batch at a time, in order: a later one depends on the result of the earlier one.
+- It never gives up by itself: a temporary error is in the verdict, and the batch comes again. A
+  permanent one (fenced by another program, a restored store) ends the program.
+- A synchronous request (`take_over`) waits behind the current batch.
 
 Shell: threads.
 """
@@ -50,7 +50,7 @@ Said = Verdict | Judged | Broken
 
 
 class Transactor(ABC):
-    """The thread. What it does with a batch is `_put_through`."""
+    """The thread. `_put_through` handles a batch."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Callable[[], Said | None] | None] = SimpleQueue()
@@ -82,7 +82,7 @@ class Transactor(ABC):
             self._report(event)
 
     def take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        """Where partitions that are ours from now on go on. Waits.
+        """Where newly assigned partitions continue. Waits.
 
         `wanted` is what the group has committed. Raises DataLossError, StorageError.
         """
@@ -103,8 +103,8 @@ class Transactor(ABC):
             pass
         if not results:
             raise KohortError(
-                "the store could not be asked where to go on: the thread of transactions has "
-                "ended; see the log for why"
+                "cannot read from the store where to continue: the transaction thread has ended; "
+                "see the log for the reason"
             )
         if isinstance(results[0], KohortError):
             raise results[0]
@@ -129,7 +129,7 @@ class Transactor(ABC):
                 event = job()
                 if event is not None:
                     self._report(event)
-        except BaseException as error:  # whatever it is, the owner has to end with it
+        except BaseException as error:  # any error: the owner has to end with it
             self._report(Broken(error))
         finally:
             self._close()

@@ -1,8 +1,9 @@
 """Polling past batches that cannot be read: each stops nobody but itself.
 
 Rules (spec 5.4, F6):
-- A damaged batch whose end is known is dead-lettered by the engine, and read on behind.
-- Where nobody knows what is behind it, its partition stands alone, says why, and is tried again.
+- A damaged batch whose end is known is dead-lettered by the engine, and reading continues behind
+  it.
+- Where the end is unknown, only its partition stops, reports why, and is retried.
 
 Shell: none of its own; the runner's thread calls it.
 """
@@ -23,7 +24,7 @@ from kohort.retry.unreadable import Unreadable
 log = logging.getLogger("kohort.processing")
 
 PAUSE_MS: Final = 30_000
-"""So long a partition stands that the broker itself cannot read."""
+"""How long a partition that the broker itself cannot read waits before the next try."""
 
 
 class PastDamage:

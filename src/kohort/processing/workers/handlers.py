@@ -3,10 +3,10 @@
 Rules:
 - Decoding happens inside the boundary: a value that does not decode is that record's permanent
   failure, its bytes untouched, and its handler is never called.
-- Whatever a handler raises is classified and belongs to its record alone. What it sent counts only
-  when it succeeds (W5).
-- A batch handler that raises is run again on halves, until the record that raises stands alone.
-- Behind a failed record of a lane that must keep its order, nothing more of that lane is begun.
+- Any error of a handler is classified and belongs to its record alone. The records it sent count
+  only when it succeeds (W5).
+- A batch handler that raises is run again on halves, until the record that raises is alone.
+- Behind a failed record of a lane that must keep its order, no more records of that lane begin.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ReceivedBatch(Sequence[Received]):
         )
 
     def fail(self, index: int, reason: str, message: str = "") -> None:
-        """This record failed for good: to the dead-letter topic."""
+        """This record failed permanently: to the dead-letter topic."""
         self.failures[self._checked(index)] = stated(reason, permanent=True, message=message)
 
     def to_arrow(self) -> Any:
@@ -376,7 +376,7 @@ def nothing_said(items: Sequence[Item]) -> list[Outcome]:
 
 
 def note_lane(item: Item, outcome: Outcome, failed: set[Hashable]) -> None:
-    """Remember a lane that must not go on behind this failure."""
+    """Remember a lane that must not continue behind this failure."""
     if isinstance(outcome, Failure) and item.lane is not None and item.partition.route.stops_lane:
         failed.add(item.lane)
 

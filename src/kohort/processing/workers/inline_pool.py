@@ -24,7 +24,7 @@ class InlinePool:
     """Runs what it gets at once.
 
     Args:
-        name: the pool that it stands in for: "threads", "tasks" or "processes".
+        name: the pool that it replaces: "threads", "tasks" or "processes".
     """
 
     workers = 1

@@ -66,7 +66,7 @@ async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | 
 
 
 async def _run_one(invoker: Invoker, spec: HandlerSpec, item: Item) -> Outcome:
-    if invoker.decoding_waits(spec, item):  # for a schema: the other tasks go on meanwhile
+    if invoker.decoding_waits(spec, item):  # for a schema: the other tasks run meanwhile
         received = await asyncio.to_thread(invoker.received, spec, item)
     else:
         received = invoker.received(spec, item)
@@ -105,7 +105,7 @@ class TaskPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
         self._submitted: deque[list[Item]] = deque()
-        """What was submitted and is not in the inbox yet; the loop is woken once for all of it."""
+        """Submitted items that are not in the inbox yet; the loop is woken once for all of them."""
         self._woken = False
         self._thread: threading.Thread | None = None
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 
 def wake_on_time() -> None:
-    """Let the calling thread's waits end on time, where the system can be told so."""
+    """Let the calling thread's waits end on time, where the system supports it."""
     with (
         suppress(OSError),
         open(f"/proc/{threading.get_native_id()}/timerslack_ns", "w") as slack_file,

@@ -6,8 +6,8 @@ Rules (W2):
 - How many records a worker gets at once follows from how long a record takes: small lists for slow
   handlers, so that all workers have something; large ones for fast handlers, so that handing over
   costs little.
-- A process that dies is replaced. Its records are tried again one by one, and the one that kills a
-  process twice, alone, has failed for good (`crash`).
+- A process that dies is replaced. Its records are retried one by one, and the one that kills a
+  process twice, alone, fails permanently (`crash`).
 
 Shell: threads, subprocesses, the clock.
 """
@@ -75,7 +75,7 @@ class Portions:
         self._per_record_s = AIM_S
 
     def learn(self, records: int, seconds: float) -> None:
-        """A list of so many records took so long."""
+        """The time that a list of this many records took."""
         each = seconds / max(1, records)
         self._per_record_s += (each - self._per_record_s) * 0.2
 

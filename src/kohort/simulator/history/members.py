@@ -35,7 +35,7 @@ from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 GROUP, HOST = "g", "/127.0.0.1"
 MOST_JOINING = 2_000
 """A larger group of the consumer protocol starts out of the log, its members coming back with ids
-that it knows. To join, each would have the whole target made anew: hours of assigning, of which
+that it knows. To join, each would have the whole target created again: hours of assigning, of which
 nothing is learned that a smaller group does not show."""
 Machine = ClassicMember | ConsumerMember
 Chance = Callable[[], float]

@@ -497,7 +497,7 @@ class SqliteBatches(BatchStore):
         identity: Identity | None,
         topics: Topics | None = None,
     ) -> str:
-        """As `BatchStore.commit`; a connection that was made anew sees the staging again."""
+        """As `BatchStore.commit`; a connection that was created again sees the staging again."""
         self._sqlite.attach(self.stage_path, STAGE_FILE)
         return super().commit(batch, expected, written, identity, topics)
 

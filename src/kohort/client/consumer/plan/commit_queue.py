@@ -43,9 +43,9 @@ COORDINATOR_CODES = frozenset(
 WAIT_CODES = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
-# The epoch has gone on (KIP-848): what is still owned is sent again with the new one (B11).
+# The epoch has advanced (KIP-848): offsets that are still owned are sent again with it (B11).
 STALE_CODES = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
-# This member is not what it thinks it is.
+# This member is no longer valid.
 IDENTITY_CODES = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -134,7 +134,7 @@ class CommitLane:
 
     @property
     def owing(self) -> bool:
-        """True while somebody has not been told what became of a commit."""
+        """True while the outcome of a commit has not been delivered."""
         if self._expected or self._waiting:
             return True
         return any(not job.done for job in self._jobs)
@@ -145,7 +145,8 @@ class CommitLane:
         return any(job.automatic and not job.done for job in (*self._waiting, *self._jobs))
 
     def expect(self, job: CommitJob) -> None:
-        """It is on its way; said after it was sent here, so that no interrupt comes in between."""
+        """The commit is on its way; recorded after sending, so that no interrupt comes in
+        between."""
         if not job.taken:
             self._expected.add(job)
 
@@ -236,7 +237,7 @@ class CommitLane:
         return min(times, default=None)
 
     def abandon(self, error: KohortError) -> list[CommitEffect]:
-        """The consumer closes: whatever is left fails with `error`."""
+        """The consumer closes: every remaining commit fails with `error`."""
         effects = self._finish_all(error)
         while self._waiting:
             effects.append(self._finish(self._waiting.popleft(), error))

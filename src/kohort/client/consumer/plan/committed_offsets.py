@@ -122,7 +122,7 @@ class CommittedQueries:
         return min(times, default=None)
 
     def abandon(self, error: KohortError) -> list[CommittedDone]:
-        """The consumer closes: whatever is left ends with `error`."""
+        """The consumer closes: every remaining lookup ends with `error`."""
         effects: list[CommittedDone] = []
         for query in self._queries:
             query.error, query.done = query.error or error, True

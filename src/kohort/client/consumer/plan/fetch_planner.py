@@ -11,7 +11,7 @@ Rules:
   unread data and orders together are few (`AHEAD_SETS` of one partition): with many partitions the
   next order goes out while the last one is read, over others; with one or two it would have to
   wait for the reader.
-- Asking ahead decides nothing: whatever is wrong there is looked at when all before it was read.
+- Prefetch errors are ignored; the partition is fetched again once its buffer is drained.
 - A node has `LANES` connections for orders. While some partition of the node has unread data an
   order waits at the broker for `QUICK_WAIT_MS` only, and one for nothing but partitions that have
   been read up leaves a connection free, so that a partition whose data has just been read never
@@ -46,7 +46,7 @@ class Elsewhere(Protocol):
     """A record set that is not here yet (`local_reads`). It counts as if it were."""
 
     end_offset: int
-    """Where reading goes on behind it; -1: not known."""
+    """Where reading continues after it; -1: unknown."""
 
     def __len__(self) -> int: ...
 
@@ -254,7 +254,7 @@ class FetchPlanner:
         return by_node, unread
 
     def _goes_on(self, position: Position) -> bool:
-        """Whether the log is known to go on behind what is unread, of which there is not much."""
+        """Whether the log continues after the unread data, of which there is not much."""
         if len(position.behind) > AHEAD_SETS - 2:
             return False
         return position.buffered_end > UNKNOWN and not self._read_up(position)
@@ -496,7 +496,7 @@ REPLICA_CODES = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-# Nothing that time could mend; the partition stops and the caller is told.
+# Waiting cannot repair this; the partition stops and the caller gets the error.
 FATAL_CODES = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -512,7 +512,7 @@ def _fatal(part: FetchPart, error: int) -> BrokerError | CorruptRecordError:
     if error == ErrorCode.CORRUPT_MESSAGE:
         return CorruptRecordError(
             f"the broker reports a damaged record in {name} at offset {part.offset}; "
-            f"seek() past it to go on",
+            f"seek() past it to continue",
             topic=part.tp.topic,
             partition=part.tp.partition,
             offset=part.offset,

@@ -5,13 +5,13 @@ What a Fetch has to say, and what its answer means.
 Rules:
 - One session a connection: a lane of a node has one order on its way at a time, so requests and
   answers of a session come in pairs, and its epoch is the number of the pair.
-- After every request the session at the broker holds exactly the partitions of the order (F1): what
-  is new or altered is named, what is no longer wanted is forgotten, the rest goes without saying.
-- Whatever may have come between the two ends (no answer, an error, a broker that has dropped the
-  session, another way of naming topics) begins anew with a request that names everything and ends
-  the old session.
-- What a broker leaves unsaid is as it was told last. A partition that was given away and taken
-  again is told that once more, since its position knows nothing of before.
+- After every request the session at the broker holds exactly the partitions of the order (F1): new
+  and changed ones are named, unneeded ones are forgotten, the rest is implied.
+- After anything that may have come between the two ends (no answer, an error, a broker that has
+  dropped the session, another way of naming topics) a full request names everything and ends the
+  old session.
+- Fields that the broker leaves out keep their last value. A partition that was lost and assigned
+  again gets them once more, because its new position does not know them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ask(NamedTuple):
 
 
 class _Known:
-    """A partition of the session: as it was asked for, and as it was told."""
+    """A partition of the session: as requested, and as last reported."""
 
     __slots__ = ("part", "reported", "stamp", "topic_id")
 
@@ -73,7 +73,7 @@ class FetchSession:
         self._by_id: bool = False
         self._known: dict[TopicPartition, _Known] = {}
         self._retold: list[_Known] = []
-        """Partitions of the request whose position knows nothing of what was told before."""
+        """Partitions of the request whose position does not know the last reported values."""
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -147,7 +147,7 @@ class FetchSession:
         return session_id
 
     def lost(self) -> None:
-        """The request or its answer may have been lost: begin anew, and end the old session."""
+        """The request or its answer may have been lost: start over, and end the old session."""
         self._epoch = FIRST_EPOCH
 
     def _remember(self, results: Iterable[FetchResult]) -> None:

@@ -3,7 +3,7 @@
 Rules:
 - A wrong name must not be silent: the broker may create the topic (`allow_auto_create_topics`, as
   Kafka does), and then nothing would ever come.
-- Each thing is said once; it stays a concern of `health()` while the topic is subscribed to.
+- Each problem is logged once; it stays a concern of `health()` while the topic is subscribed to.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class MissingTopics:
-    """Remembers what was said of which topic."""
+    """Remembers what has been logged about which topic."""
 
     def __init__(self, *, creates: bool) -> None:
         self._creates = creates
         self._reported: dict[str, str] = {}
 
     def look(self, names: Collection[str], metadata: ClusterMetadata) -> list[str]:
-        """What is new to say now that this is known of these topics."""
+        """The new messages, now that this is known of these topics."""
         new: list[str] = []
         before, now = self._reported, dict[str, str]()
         for name in sorted(names):
@@ -82,7 +82,7 @@ class MissingPartitions:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"{tp} was assigned to this consumer for {format_elapsed(now_ms - since_ms)}, "
                     f"and topic {tp.topic!r} has {count} partitions; its number is wrong, or the "
-                    "topic was made anew with fewer",
+                    "topic was created again with fewer",
                 )
         return None
 
@@ -92,7 +92,7 @@ def missing_topic(
 ) -> str | None:
     """What to say of a subscribed topic that does not exist, or that came to; None: nothing.
 
-    `before` is what was said of it last, None when it has existed all along; `creates` is
+    `before` is the last message about it, None when it has existed all along; `creates` is
     `allow_auto_create_topics`.
     """
     if unknown:

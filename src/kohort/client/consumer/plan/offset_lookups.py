@@ -125,7 +125,7 @@ class OffsetQueries:
         return min(times, default=None)
 
     def abandon(self, error: KohortError) -> list[QueryDone]:
-        """The consumer closes: whatever is left ends with `error`."""
+        """The consumer closes: every remaining lookup ends with `error`."""
         effects: list[QueryDone] = []
         for query in self._queries:
             query.error, query.done = query.error or error, True

@@ -1,4 +1,4 @@
-"""Where a consumer stands in each of its partitions: one state a partition, and why.
+"""The position of a consumer in each of its partitions: one state a partition, and its cause.
 
 Rules:
 - A partition is in exactly one `Phase`, with the time it was entered; `TRANSITIONS` is the whole
@@ -12,8 +12,8 @@ Rules:
   says from where, to where and why (C8, spec 4.7).
 - Pausing keeps what is buffered. Revoking forgets everything about the partition, retaining keeps
   everything (C10).
-- What is buffered is a chain: each set begins where the one before it ends, the first one at
-  `offset`. A set that does not is dropped with all behind it; so nothing is read twice or skipped.
+- The buffer is a chain: each set begins where the one before it ends, the first one at `offset`. A
+  set that does not is dropped with all sets after it, so nothing is read twice or skipped.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Positions:
         return added
 
     def remove(self, tps: Iterable[TopicPartition]) -> list[Position]:
-        """Give partitions up; whatever is under way for them is stale from now on."""
+        """Give partitions up; everything in flight for them is stale from now on."""
         self.version += 1
         removed = [self.partitions.pop(tp) for tp in list(tps) if tp in self.partitions]
         for position in removed:
@@ -297,7 +297,7 @@ class Positions:
         return event
 
     def validated(self, tp: TopicPartition, stamp: Stamp, now_ms: int) -> None:
-        """The leader's log holds the position; fetching goes on where it stood (B52)."""
+        """The leader's log contains the position; fetching continues where it stopped (B52)."""
         position = self.current(tp, stamp)
         if position is not None and position.phase is Phase.AWAITING_VALIDATION:
             self._enter(position, Event.VALIDATED, now_ms)
@@ -317,7 +317,7 @@ class Positions:
         if self.policy.target is None:
             text = (
                 f"{tp.topic}-{tp.partition}: {cause}, and the position is {position.offset}; "
-                "seek() to the offset to go on from"
+                "seek() to the offset to continue from"
             )
             self.fail(tp, stamp, DataLossError(text), now_ms)
             return None
@@ -356,7 +356,7 @@ class Positions:
             self._drop_behind(position)
 
     def topic_made_anew(self, topic: str) -> None:
-        """The topic was deleted and made again: epochs begin anew, offsets stand for nothing."""
+        """The topic was deleted and created again: epochs start over, offsets mean nothing."""
         for position in self:
             if position.tp.topic == topic:
                 position.leader_epoch = position.offset_epoch = UNKNOWN
@@ -365,7 +365,7 @@ class Positions:
     def refused(self, position: Position, error: int, now_ms: int) -> None:
         """An answer refused this partition with a code that may pass.
 
-        A leader that goes on not knowing our epoch was never its: the epoch was damaged on its way.
+        A leader that keeps not knowing our epoch never had it: the epoch was damaged on its way.
         """
         self.refusals.note(position.tp, error, now_ms)
         refusal = self.refusals.get(position.tp)
@@ -377,7 +377,7 @@ class Positions:
     def ends_at(
         self, position: Position, high_watermark: int, last_stable: int, now_ms: int
     ) -> None:
-        """An answer told where the log ends, and where the first open transaction begins (LSO)."""
+        """An answer reported the end of the log and the first open transaction (LSO)."""
         if not 0 <= last_stable < high_watermark:
             position.held_ms = UNKNOWN
         elif position.held_ms == UNKNOWN or last_stable != position.last_stable:
@@ -387,7 +387,7 @@ class Positions:
     # -- what the caller does ------------------------------------------------------------------
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int, now_ms: int) -> None:
-        """Move to an offset; whatever is buffered or under way for the partition is dropped."""
+        """Move to an offset; everything buffered or in flight for the partition is dropped."""
         if offset < 0:
             raise UsageError(f"cannot seek {tp.topic}-{tp.partition} to {offset}: offsets are >= 0")
         position = self.get(tp)
@@ -416,7 +416,7 @@ class Positions:
         return [p for p in resumed if p.buffer is not None]
 
     def bound(self, tp: TopicPartition, end: int | None) -> None:
-        """Read below `end` only; data that was cut at another bound is fetched anew."""
+        """Read below `end` only; data that was cut at another bound is fetched again."""
         position = self.get(tp)
         if position.end != end:
             position.end = end
@@ -446,7 +446,7 @@ class Positions:
         self.buffered_bytes += size
 
     def resize_buffer(self, position: Position, size: int) -> None:
-        """What is left of the set that is being read takes so much memory now."""
+        """The memory that the rest of the set being read takes now."""
         more = size - position.buffer.size
         position.buffer.size = size
         position.buffered_bytes += more
@@ -463,7 +463,7 @@ class Positions:
         position.buffer = behind.pop(0)
 
     def forget_buffer(self, position: Position) -> None:
-        """What is buffered cannot be had after all; it is fetched again."""
+        """The buffered data turned out to be unreadable; fetch it again."""
         self._drop_buffer(position)
 
     # -- inside --------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ class Positions:
             position.behind = []
 
     def _drop_behind(self, position: Position) -> None:
-        """Keep of what is buffered only what is being read; what was asked for ahead is not wanted.
+        """Keep only the buffered set that is being read; prefetched ones are not needed.
 
         Before a new leader has confirmed the position, the less of the old one's log the better.
         """

@@ -1,12 +1,12 @@
 """Records on their way out, gathered into batches by partition. Pure; the producer locks around it.
 
 Rules:
-- A partition has one open batch at most; when a record does not fit, the batch is closed and stands
-  in line behind the earlier ones. Order within a partition is the order of `append`.
-- An open batch is closed by `linger_ms`, by a flush, or when memory is short. But by a flush alone
-  while it would only stand in line, behind another of its partition or because its leader has as
-  many requests under way as it may have: till then it takes records (as Java's, which are closed
-  when they leave), so that a slow broker is given few large batches instead of many small ones.
+- A partition has one open batch at most; when a record does not fit, the batch is closed and queues
+  behind the earlier ones. Order within a partition is the order of `append`.
+- An open batch is closed by `linger_ms`, by a flush, or when memory is short. Only a flush closes
+  it while it could not leave yet, behind another batch of its partition or because its leader has
+  the most requests in flight: until then it takes records (as Java's, which close when they leave),
+  so that a slow broker gets few large batches instead of many small ones.
 - A full batch that would only stand in line, because others have not been sent yet, goes on growing
   instead: large batches cost client and broker a fraction of many small ones (ADR 0013). While they
   wait, a partition's next batch begins with the size that its last one made use of.
@@ -148,7 +148,7 @@ class PartitionQueue(Slot):
         self.identity: tuple[int, int] | None = None
         """Producer id and epoch that its batches carry."""
         self.bump = False
-        """True when the broker does not expect `next_sequence`: the next epoch begins anew."""
+        """True when the broker does not expect `next_sequence`: the next epoch starts over."""
         self.ordinals = 0
         self.usual_bytes = 0
         """The size that its last batch grew to and made use of."""
@@ -178,7 +178,7 @@ class Accumulator:
         self._builders: list[BatchBuilder] = []
         self._lingering: deque[Batch] = deque()
         self._held: deque[Batch] = deque()
-        """Open batches that have lingered long enough and would only stand in line."""
+        """Open batches that have lingered long enough and could only queue."""
         self._packings: dict[str, Packing] = {}
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.memory_bytes = 0
@@ -192,7 +192,7 @@ class Accumulator:
 
     @property
     def give_way_s(self) -> float:
-        """How long who has begun a batch had better sleep.
+        """How long the thread that has started a batch should sleep.
 
         Who is far ahead of the network thread writes to memory that no cache holds, and both are
         slower. So from a quarter of the memory on it goes the slower, the further it is ahead.
@@ -227,7 +227,7 @@ class Accumulator:
             added = add(batch.builder)
             if self.too_large(batch.builder):
                 self.check_size(batch.builder.size, queue)
-        except BaseException:  # whatever is wrong with the record, an empty batch must not go out
+        except BaseException:  # any error in the record: an empty batch must not go out
             self._discard(batch)
             raise
         self._account(batch)
@@ -255,7 +255,7 @@ class Accumulator:
         """
         batch = queue.open
         if batch is not None and batch.leased:
-            self.close_batch(batch)  # what comes now stands behind it
+            self.close_batch(batch)  # later records queue behind it
             batch = None
         if batch is None:
             batch = self.open_batch(queue, now_ms)
@@ -371,7 +371,7 @@ class Accumulator:
         self.ready[queue] = None
 
     def _settle(self, batch: Batch) -> None:
-        """What is in it is known, unless it is leased; what it grew by and did not need is free."""
+        """The batch's memory is known, unless it is leased; memory it did not need is free."""
         builder = batch.builder
         assert builder is not None
         batch.count = len(builder)
@@ -387,8 +387,7 @@ class Accumulator:
     ) -> list[PartitionQueue]:
         """Close the batches that have lingered long enough (any, when memory is short), or all.
 
-        Those of which `in_line` says that they would only stand in line stay open until they would
-        not.
+        Those for which `in_line` is true stay open until they could leave.
         """
         closed: list[PartitionQueue] = []
         waiting = self._lingering
@@ -418,7 +417,7 @@ class Accumulator:
 
     @property
     def holds(self) -> bool:
-        """True when `close_due` has left something open that would have stood in line."""
+        """True when `close_due` has left open a batch that could only queue."""
         return bool(self._held)
 
     def next_linger_ms(self) -> int | None:
@@ -449,7 +448,7 @@ class Accumulator:
             batch.reserved_bytes = batch.builder.size
 
     def too_large(self, builder: BatchBuilder) -> bool:
-        """True when what was added is one record that no request could carry."""
+        """True when the addition is one record that no request could carry."""
         return len(builder) == 1 and builder.size > self.batch_bytes_max
 
     def check_size(self, size: int, queue: PartitionQueue) -> None:

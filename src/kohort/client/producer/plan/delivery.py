@@ -56,7 +56,7 @@ class Delivery(Completion):
     def complete(
         self, error: KohortError | None, base_offset: int = -1, append_time_ms: int = -1
     ) -> None:
-        """Set the outcome and wake whoever waits; a second time is ignored."""
+        """Set the outcome and wake all waiters; a second call is ignored."""
         if self.done:
             return
         self.error, self.base_offset, self.append_time_ms = error, base_offset, append_time_ms

@@ -84,7 +84,7 @@ class Guard:
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """In the child of a fork: whoever held it is not here."""
+        """In the child of a fork: the thread that held it does not exist here."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:

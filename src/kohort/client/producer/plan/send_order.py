@@ -3,9 +3,9 @@
 Rules (KIP-98: a partition's batches reach its leader in the order of their sequences):
 - Requests of a node leave in the order in which they were planned. One that is not ready yet holds
   back those behind it, for its node alone.
-- Nodes take turns, so that none waits for another's long line.
-- What is packed elsewhere is taken from its batches first: a batch that is given up meanwhile takes
-  nothing from it, and no builder is ever in two hands.
+- Nodes take turns, so that no node waits for another's long queue.
+- A batch packed elsewhere is taken out of its queue first: giving it up meanwhile takes nothing
+  from it, and no two threads share a builder.
 """
 
 from __future__ import annotations

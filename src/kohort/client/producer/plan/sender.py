@@ -5,13 +5,13 @@ Rules (KIP-98, KIP-360, KIP-679):
 - A batch keeps its sequence over all tries, so the broker drops what it has already.
 - After a failure a partition sends nothing new until all that was in flight has come back; what
   failed then goes first, in the old order. So retries never reorder.
-- Sequences belong to a partition. When the broker does not expect the oldest batch's sequence, or a
-  batch was refused for good, this partition goes on under the next epoch, with sequences from 0.
+- Sequences belong to a partition. When the broker does not expect the oldest batch's sequence, or
+  refused a batch permanently, this partition continues under the next epoch, with sequences from 0.
   That cannot store anything twice: a batch behind one that was not stored was not stored either.
 - Of a transactional producer, identities come from the coordinator alone: what is refused fails,
   and its transaction with it.
-- A batch of several records that is too large for the broker goes on as two, with its sequences.
-  So does one that was packed into more than a request may have, before it leaves.
+- A batch of several records that is too large for the broker is split in two, with its sequences. A
+  batch that was packed larger than a request may be is split before it leaves.
 - Nothing leaves behind a batch of its partition that is back in line (it was split, or is tried
   again): it goes back to its place there. So not even without idempotence does that reorder.
 - Every batch gets exactly one outcome, but one that was split has its halves'.
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a broker said about one batch."""
+    """A broker's result for one batch."""
 
     code: int
     message: str
@@ -130,7 +130,7 @@ class Sender:
             # What was held back perhaps only waited for these.
 
     def _in_line(self, queue: PartitionQueue, leader: Callable[[str, int], int]) -> bool:
-        """Whether another batch of a partition, closed now, would only stand in line."""
+        """Whether another batch of a partition, closed now, could only queue."""
         if queue.closed:
             return True
         return self._requests.get(leader(queue.topic, queue.partition), 0) >= self._requests_max
@@ -199,7 +199,7 @@ class Sender:
                 batch.sequence = queue.next_sequence
                 queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
             batches.append(batch)
-        # The line moves on: who was served stands behind who was not.
+        # Round robin: served partitions queue behind the others.
         for batch in batches:
             self._accumulator.ready.pop(batch.queue, None)
             if batch.queue.closed:
@@ -213,7 +213,7 @@ class Sender:
         for batch in list(plan.batches):
             queue = batch.queue
             if batch not in queue.in_flight:
-                continue  # given up meanwhile: whoever did it has told its futures
+                continue  # given up meanwhile: its futures have the error already
             if batch.count > 1 and len(batch.payload) > self._request_bytes_max:
                 plan.batches.remove(batch)
                 self._split(batch, now_ms)
@@ -243,7 +243,7 @@ class Sender:
     def answered(
         self, plan: ProducePlan, answers: Iterable[Answer | None], now_ms: int
     ) -> list[Outcome]:
-        """The broker's word on each batch of a request (None: it said nothing about it)."""
+        """The broker's result for each batch of a request (None: the answer has none)."""
         self._requests[plan.node_id] -= 1
         outcomes: list[Outcome] = []
         for batch, answer in zip(plan.batches, answers, strict=True):

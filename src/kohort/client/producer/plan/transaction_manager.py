@@ -6,12 +6,13 @@ Rules (KIP-98, KIP-360, KIP-447, KIP-890):
 - Where the cluster has `transaction.version` 2, partitions add themselves with their first record,
   and every end gives the next epoch. Elsewhere partitions are added before, and the epoch rises
   only after an abort that left sequences in doubt.
-- Whatever is refused breaks the transaction: it can only be aborted. A code that is not known to be
-  harmless is fatal; a request whose answer is lost is asked again, because all of them may be.
-- What is refused again and again is no secret: see `refusals`.
-- A call whose caller was not told (a time-out, Ctrl-C, a cancel) may be made again, also when what
-  it asked for has been done meanwhile.
-- A token is whatever somebody waits by; it comes back in `Settled` once.
+- Any refusal breaks the transaction: it can only be aborted. A code that is not known to be
+  harmless is fatal; a request whose answer is lost is sent again, because each of them may be
+  repeated.
+- Repeated refusals are visible: see `refusals`.
+- A call that ended without an outcome (a time-out, Ctrl-C, a cancel) may be made again, even if its
+  work has been done meanwhile.
+- A token is any object that a caller waits by; it comes back in `Settled` once.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Transactions:
         self._feature = feature
         self._refusals = refusals
         self._name = f"transactional_id {transactional_id!r}"
-        """What it is in `refusals`."""
+        """The producer's name in `refusals`."""
         self.error: KohortError | None = None
         """What broke the transaction, or the producer."""
         self._coordinator: int | None = None
@@ -125,9 +126,9 @@ class Transactions:
         self._adding: set[tuple[str, int]] = set()
         self._added: set[tuple[str, int]] = set()
         self._groups_added: set[str] = set()
-        self._begun = False  # the coordinator may know of it
-        self._sure = False  # the coordinator has said so
-        self._renew = False  # sequences are in doubt: the next epoch begins anew
+        self._begun = False  # the coordinator may know about it
+        self._sure = False  # the coordinator has confirmed it
+        self._renew = False  # sequences are in doubt: the next epoch starts over
         self._flushed = False
 
     def _move(self, event: TxEvent) -> None:
@@ -366,7 +367,7 @@ class Transactions:
             self._renew = self._renew or code in _STRANGE
             return self._break(error)
         if self.state is TxState.ABORTING and ask.kind not in (Kind.END, Kind.INIT):
-            return []  # what it was asked for is given up anyway
+            return []  # its purpose is given up anyway
         return self._die(error)
 
     def _done(self, ask: Ask, answer: Message) -> list[Settled]:

@@ -3,7 +3,7 @@
 Rules:
 - A code is looked up by the request it answers: the same code may end the transaction for one and
   the producer for another.
-- What is not known to be harmless is fatal: a commit is never reported that may not have been one.
+- A code that is not known to be harmless is fatal: a commit is never reported unless it is certain.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def end(who: Identity, *, commit: bool, kip_890: bool) -> Versioned:
 
 
 def fenced(name: str) -> str:
-    """What a fenced producer is told."""
+    """The error of a fenced producer."""
     return (
         f"another producer with transactional_id {name!r} has begun, and this one can never write "
         "again: close it. If both are to run, give each a transactional_id of its own"

@@ -1,4 +1,4 @@
-"""The states of a transactional producer, as a table. The code goes by it and refuses the rest.
+"""The states of a transactional producer, as a table. The code follows it and refuses the rest.
 
 Rules:
 - What the user calls and what comes back from the coordinator are the only events.
@@ -17,16 +17,16 @@ from kohort.group.coordinator.state.transition_table import follow
 
 
 class TxState(Enum):
-    """Where a transactional producer stands; the value says it in words."""
+    """The state of a transactional producer; the value describes it."""
 
     NEW = "init_transactions was not called yet"
     INITIALIZING = "the coordinator is asked for producer id and epoch"
     READY = "no transaction is open"
     OPEN = "records and offsets go into the transaction"
-    COMMITTING = "everything is sent, then the coordinator is told to commit"
-    ABORTING = "what is under way comes back, then the coordinator is told to abort"
-    BROKEN = "something of the transaction failed: it can only be aborted"
-    DEAD = "fenced, or refused for good: this producer is of no more use"
+    COMMITTING = "everything is sent, then the coordinator is asked to commit"
+    ABORTING = "requests in flight come back, then the coordinator is asked to abort"
+    BROKEN = "a part of the transaction failed: it can only be aborted"
+    DEAD = "fenced, or refused permanently: create a new producer"
 
     __hash__ = object.__hash__
 
@@ -41,7 +41,7 @@ class TxEvent(Enum):
     ABORT_CALLED = "abort_transaction()"
     ENDED = "the coordinator has confirmed the end"
     FAILED = "a record, an offset or a request was refused"
-    FATAL = "another producer has taken over, or there is no right to go on"
+    FATAL = "another producer has taken over, or authorization was lost"
 
     __hash__ = object.__hash__
 

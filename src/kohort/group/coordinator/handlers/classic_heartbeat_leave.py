@@ -1,7 +1,7 @@
 """Heartbeat and LeaveGroup (spec 2.3, 2.7, 1.10).
 
 Rules:
-- A heartbeat that is good in member, instance and generation starts the session anew, also when
+- A heartbeat with a valid member, instance and generation restarts the session, also when
   its answer is REBALANCE_IN_PROGRESS.
 - LeaveGroup takes out all its members first; then the group moves on once.
 """
@@ -63,8 +63,8 @@ def beat(
     generation: int,
     now_ms: int,
 ) -> int:
-    """What a Heartbeat in a classic group is told, and its session runs anew. The busiest request
-    of all: no object is made for it."""
+    """The answer to a Heartbeat in a classic group; restarts the session. The most frequent
+    request: it allocates no object."""
     if not group_id:
         return int(ErrorCode.INVALID_GROUP_ID)
     group = ws.groups.get(group_id)

@@ -1,9 +1,9 @@
 """JoinGroup (spec 2.4, 2.5, 2.8, 2.13): new members, known members, static members.
 
 Rules:
-- A refused join disturbs nobody and creates nothing.
-- Since v4 a dynamic member is told its id first and joins with it (KIP-394), so a client that gives
-  up and tries again leaves an id behind that expires, not a member.
+- A refused join affects no member and creates nothing.
+- Since v4 a dynamic member first gets its id and then joins with it (KIP-394), so a client that
+  gives up and retries leaves an id behind that expires, not a member.
 - A static member that comes back under a new id takes its old place; the old id is fenced. In
   `Stable` that needs no rebalance unless the chosen protocol or the topics it reads change.
 - The new id of a static member is in the log before its JoinGroup is answered (KAFKA-10284).
@@ -172,7 +172,7 @@ def _join_missing_group(
     empty, generation = ws.durable.consumer_groups.get(request.group_id), 0
     if empty is not None:
         consumer_timers.dissolve(ws, empty, out)
-        generation = empty.epoch  # it goes on rising (G3)
+        generation = empty.epoch  # it keeps rising (G3)
     born = StoredGroup(None, generation, None, None, ws.wall_ms(now_ms))
     out.records.append(group_record(group.group_id, born))
     _join_new(ws, group, request, context, now_ms, out)
@@ -345,8 +345,9 @@ def _replace(
     if context.api_version >= SKIP_ASSIGNMENT_FROM:
         response.skip_assignment = group.leader == new_id
     else:
-        # An older leader would assign anew, and a stable group would not hear it: by the old id in
-        # the leader's place it takes itself for a follower.
+        # An older leader would compute a new assignment that a stable group never receives: with
+        # the
+        # old id as the leader's id, it acts as a follower.
         response.leader, response.members = leader_until_now, []
     out.replies.append(Reply(context.token, response))
 

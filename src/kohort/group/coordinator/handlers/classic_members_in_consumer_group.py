@@ -2,12 +2,12 @@
 
 Rules:
 - To them the member epoch is the generation, and the group has no leader: JoinGroup and SyncGroup
-  are answered at once, and what SyncGroup gives is what the coordinator assigned.
-- A member says in its JoinGroup what it owns, so each join is one step towards the target, as a
-  heartbeat is for the others. When there is a next step to take, its heartbeat is answered
+  are answered at once, and SyncGroup returns the coordinator's assignment.
+- A member's JoinGroup names its owned partitions, so each join is one step towards the target, as a
+  heartbeat is for the others. When a next step is due, its heartbeat is answered
   REBALANCE_IN_PROGRESS; it then has its rebalance timeout to join, and after that to sync.
-- The ids that MEMBER_ID_REQUIRED gives are not remembered: whoever brings one is taken in, unless
-  it says that it owns something. Such a member was fenced and does not know yet; UNKNOWN_MEMBER_ID
+- The ids that MEMBER_ID_REQUIRED hands out are not remembered: a member that brings one may join,
+  unless it claims partitions. Such a member was fenced and does not know yet; UNKNOWN_MEMBER_ID
   makes it drop what others may have by now (G1). Apache Kafka takes it in.
 - A static member that takes the place of the last one of the newer protocol turns the group into a
   classic one (downgrade). Nothing has moved by that, so nobody else is asked to join again.
@@ -176,7 +176,7 @@ def _described(
 
 
 def _owned(ws: Workspace, view: MemberView) -> Owned:
-    """What it says it owns, by topic id. Topics that are gone are owned by nobody."""
+    """The partitions that it claims, by topic id. Topics that are gone have no owner."""
     by_id: dict[bytes, frozenset[int]] = {}
     for name, numbers in view.owned.items():
         topic = ws.topics.by_name.get(name)

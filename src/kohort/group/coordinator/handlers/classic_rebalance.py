@@ -2,12 +2,12 @@
 
 Rules:
 - A rebalance that has ended always has a higher generation, also when no member changed, and its
-  record stands in the log before any JoinGroup is answered (spec 2.6). Apache Kafka writes only at
-  the sync; this is our one departure from it here.
-- A member's session does not run while its JoinGroup or SyncGroup waits; it starts anew with the
-  answer (spec 2.3). A new member's waiting JoinGroup has five minutes instead.
+  record is in the log before any JoinGroup is answered (spec 2.6). Apache Kafka writes only at the
+  sync; this is our one departure from it here.
+- A member's session pauses while its JoinGroup or SyncGroup waits; it restarts with the answer
+  (spec 2.3). A new member's waiting JoinGroup has five minutes instead.
 - Static members outlive a join phase that they miss (KIP-345); dynamic ones do not.
-- Whoever is removed gets its waiting requests answered.
+- A removed member gets its waiting requests answered.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def end_join_phase(ws: Workspace, group: Group, now_ms: int, out: Effects) -> No
 
 
 def join_response(group: Group, stored: StoredGroup, member: Member) -> JoinGroupResponse:
-    """What a member of the generation is told; the leader gets everybody's metadata (spec 2.5)."""
+    """The JoinGroup answer of a member of the generation; the leader gets all metadata (spec
+    2.5)."""
     members: list[JoinGroupResponseMember] = []
     if group.leader == member.member_id:
         members = [
@@ -144,7 +145,7 @@ def refuse_parked_syncs(
 
 
 def drop_member(ws: Workspace, group: Group, member_id: str, out: Effects) -> None:
-    """Remove a member; what it waited for is answered UNKNOWN_MEMBER_ID."""
+    """Remove a member; its waiting requests are answered UNKNOWN_MEMBER_ID."""
     member = group.members[member_id]
     parked_join = group.unpark_join(member)
     group.remove(member_id)
@@ -170,7 +171,7 @@ def session_ended(ws: Workspace, group: Group, member_id: str, now_ms: int, out:
     elif (member := group.members.get(member_id)) is None:
         return
     elif not member.is_new and (member.parked_join or member.parked_sync):
-        return  # it waits for us, not we for it; the answer starts its session anew
+        return  # the member waits for us; the answer restarts its session
     else:
         ws.caused(group, Trigger.SESSION_OVER, now_ms, member_id)
         drop_member(ws, group, member_id, out)

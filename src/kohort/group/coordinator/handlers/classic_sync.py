@@ -1,7 +1,7 @@
 """SyncGroup (spec 2.5, 2.6): followers wait, the leader's plan is stored, everybody is answered.
 
 Rules:
-- The assignment is in the log before anyone is told it.
+- The assignment is in the log before any member gets it.
 - All answers of a generation come from the one plan that its leader sent (G7); a member that the
   plan leaves out gets an empty assignment.
 """

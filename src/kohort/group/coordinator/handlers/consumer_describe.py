@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe (KIP-848): epochs, members, what each has and is to have.
 
 Rules:
-- What is shown is what the log has. Topics that are gone are left out: there is no name to show.
-- A group that is no consumer group is answered GROUP_ID_NOT_FOUND; tools then ask DescribeGroups.
+- The answer shows what is in the log. Topics that are gone have no name and are left out.
+- A group of another kind is answered GROUP_ID_NOT_FOUND; tools then ask DescribeGroups.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Rules:
 - In this order: the request by itself, the group, room in it, the member, its epoch; then what the
   member says of itself, the group's epoch, the target, and the member's next step towards it.
 - All of a heartbeat's records are one batch, and nothing of it happens when any step refuses it.
-- A heartbeat of the previous epoch is taken if the member owns no more than it was given: the
-  answer that moved it on was lost. It is told its assignment again (KAFKA-16367, B5), and does not
-  count as having given anything up (B2).
+- A heartbeat of the previous epoch is accepted if the member owns no more than its assignment: the
+  answer with the new epoch was lost. It gets its assignment again (KAFKA-16367, B5), and has not
+  given anything up by it (B2).
 - The assignment is in the answer of a join, of a full request, and whenever it has changed.
-- Who waits for partitions is told to heartbeat sooner (`consumer_pace`).
+- A member that waits for partitions gets a shorter heartbeat interval (`consumer_pace`).
 - A member that joins again under its own id starts from what it has (B6).
 - Where nothing is new on either side all of this comes to one answer, which `unchanged` gives
   at once: almost every heartbeat is one of these.
@@ -249,7 +249,7 @@ def _heartbeat(
     owned = _owned(request)
     _check_epoch(request, before, owned)
     old, member = _described(draft, member_id, request, context)
-    # What it was upgraded from may have lost a member, and its partitions have to find an owner.
+    # The classic group may have lost a member before the upgrade; its partitions need an owner.
     anew = step is Step.UPGRADE
     take_word(ws, draft, member_id, old, member, now_ms, hides=context.hides, anew=anew)
     retarget(ws, draft)
@@ -364,12 +364,12 @@ def _check_epoch(
 def _reliable(
     request: ConsumerGroupHeartbeatRequest, current: Current, owned: Owned | None
 ) -> Owned | None:
-    """What a member says from its previous epoch may be older than what it was given since."""
+    """A member's report from its previous epoch may be older than its latest assignment."""
     return owned if request.member_epoch in (0, current.epoch) else None
 
 
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member says everything of itself, and so wants to be told everything."""
+    """Whether the member sends its full state, and so needs the full answer."""
     return (
         request.rebalance_timeout_ms != NO_TIMEOUT
         and (request.subscribed_topic_names, request.subscribed_topic_regex) != (None, None)
@@ -412,7 +412,7 @@ def take_word(
 ) -> bool:
     """Take what a member says of itself; True when what it reads has changed.
 
-    `hides`: what it may not know of. `anew`: the group's epoch rises in any case.
+    `hides`: topics that it may not describe. `anew`: the group's epoch rises in any case.
     """
     if member != old:
         draft.set_member(member_id, member)
@@ -479,7 +479,7 @@ def _arm(
     after: Current,
     now_ms: int,
 ) -> None:
-    """Its session runs anew; the time to give partitions up runs from when it was told to."""
+    """Restart the session; the time to give partitions up runs from the request to do so."""
     consumer_timers.arm_session(ws, group_id, member_id, member, now_ms)
     consumer_timers.cancel(ws, group_id, member_id, consumer_timers.JOIN, consumer_timers.SYNC)
     if after == before:

@@ -1,9 +1,12 @@
-"""How members of a consumer group go: they leave, for good or for a while, or are fenced (KIP-848).
+"""How members leave a consumer group: permanently, for a while, or because they are fenced
+(KIP-848).
 
 Rules:
-- Epoch -1 leaves for good: the member's records go and the group's epoch rises. Epoch -2 is a
-  static member that will be back: it keeps what it has, its session goes on, nobody else hears.
-- Whose time is over (session, rebalance, join, sync) is fenced: it goes as if it had left.
+- Epoch -1 leaves permanently: the member's records are deleted and the group's epoch rises. Epoch
+  -2 is a static member that will return: it keeps its assignment, its session continues, and other
+  members see no change.
+- A member whose time-out expires (session, rebalance, join, sync) is fenced: it goes as if it had
+  left.
 - When those who are left all speak the classic protocol, the group becomes a classic one instead
   (downgrade), if the configuration has it so.
 """

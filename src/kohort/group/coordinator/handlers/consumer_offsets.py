@@ -5,7 +5,7 @@ Rules:
   assigns itself. A producer that names no member at all may always stage them (KIP-447).
 - A member commits in its present epoch; in an older one, too, as long as it has had all of the
   partitions since then: a commit and a heartbeat may cross each other on the way (B11).
-- What is wrong is told in the words of the member's protocol: STALE_MEMBER_EPOCH, or
+- Errors use the codes of the member's protocol: STALE_MEMBER_EPOCH, or
   ILLEGAL_GENERATION to members that speak the classic one, and to transactions.
 """
 

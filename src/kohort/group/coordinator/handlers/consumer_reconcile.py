@@ -3,13 +3,13 @@
 Rules:
 - What the target takes away is given up first, in the epoch that the member is in. What is free
   follows, with the target's epoch; what others still hold comes when they have given it up.
-- A partition counts as given up when the member says what it owns and it is not in there. A member
-  that says nothing has given up nothing; nor has one that speaks from its previous epoch, because
-  what it says may be older than what it was given since (B2).
-- A partition is free when nobody has it; what the member itself is giving up is free to itself, and
-  to nobody else (B1).
-- Partitions of topics that the member no longer reads, or that are gone, are not for it, whatever
-  an older target says.
+- A partition is given up when the member's list of owned partitions lacks it. A member that sends
+  no list has given up nothing; nor has one that reports from its previous epoch, because its list
+  may be older than its latest assignment (B2).
+- A partition is free when no member has it; a partition that the member itself is giving up is free
+  to that member only (B1).
+- A member never gets partitions of topics that it no longer reads, or that are gone, even if an
+  older target contains them.
 - A partition keeps the epoch that it was assigned in for as long as the member has it (KIP-1251).
 """
 

@@ -7,9 +7,9 @@ Rules:
   the first heartbeat of a member that reads by it after the topics or the access control changed.
   Internal topics match like any other, as in Apache Kafka, which resolves them on a thread of its
   own and later; what it would answer meanwhile cannot be seen here.
-- An expression stands for no topic that a member who reads by it may not describe. Apache Kafka
-  asks for the rights of the member that had it resolved; here each further member of the group who
-  reads by it takes out what it may not describe, before it is told anything.
+- An expression never resolves to a topic that a member who uses it may not describe. Apache Kafka
+  checks the rights of the member that had it resolved; here each further member of the group that
+  uses it removes the topics it may not describe, before it gets any answer.
 - The assignor is the one that most members name, else the first of the configuration. What it gives
   is checked (G2): a plan that breaks the contract, or an assignor that raises, fails the heartbeat,
   and the old target stays.
@@ -55,7 +55,7 @@ def refresh(ws: Workspace, draft: Draft, now_ms: int, *, changed: bool) -> None:
 
 
 def accept(ws: Workspace, draft: Draft, now_ms: int, out: Effects) -> None:
-    """What was proposed is decided. Until here the topics count as not looked at (B12)."""
+    """The proposed state is decided. Until here the topics count as unchecked (B12)."""
     remember(ws, draft, now_ms)
     out.records += draft.out.records
     out.news += draft.out.news
@@ -95,8 +95,8 @@ def subscription_hash(topics: TopicsImage, draft: Draft) -> int:
 def take_regex(
     ws: Workspace, draft: Draft, old: str, new: str, hides: Hides | None, now_ms: int
 ) -> bool:
-    """A member that `hides` stands for reads by a regular expression; True when it is another one,
-    or what it stands for is known only now.
+    """A member that `hides` topics reads by a regular expression; True when the expression is new,
+    or was resolved only now.
 
     The old one goes with the last member that reads by it.
     """
@@ -140,7 +140,7 @@ def retarget(ws: Workspace, draft: Draft) -> None:
 
 
 def preferred_assignor(ws: Workspace, members: Iterable[MemberMetadata]) -> Assignor:
-    """The assignor that most members name; of two the one that stands first in the configuration.
+    """The assignor that most members name; in a tie the first one in the configuration.
 
     A name that the configuration has lost since counts for nothing.
     """

@@ -5,7 +5,7 @@ Rules:
   tombstones of the consumer group in the same batch.
 - Where somebody left, its partitions have to find an owner: the members are asked to join again.
   The generation is then stored without a leader, so that a coordinator that takes over here asks
-  them as well (spec 2.12); Apache Kafka would forget to. What is stored as assigned is what each
+  them as well (spec 2.12); Apache Kafka would not. The stored assignment is the set that each
   member still holds, for the case that the group is converted back meanwhile (G1).
 - Where a static member that speaks the classic protocol took its own place again in a group that
   had settled, nothing has moved: the assignment is the target, and nobody is asked.

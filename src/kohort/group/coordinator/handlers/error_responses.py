@@ -73,7 +73,7 @@ TOP_LEVEL_FETCH_ERROR_FROM, BATCH_FETCH_FROM = 2, 8
 
 
 def append_code(code: int) -> ErrorCode:
-    """What a client is told when an append failed with `code`; a code without a row is kept."""
+    """The error code for the client when an append failed with `code`; an unlisted code is kept."""
     known = _E(code) if code in _E._value2member_map_ else _E.UNKNOWN_SERVER_ERROR
     return _APPEND_CODES.get(known, known)
 
@@ -191,7 +191,7 @@ def refused(reply: Reply, code: int) -> Reply:
     """The same answer, saying that its records could not be written.
 
     Partitions and groups that were refused already keep their own code. Answers that only read are
-    refused too: what they show may stand on records that were not written.
+    refused too: their data may depend on records that were not written.
     """
     response = reply.response
     match response:

@@ -6,9 +6,9 @@ Rules:
   members, after the commit. In a Stable group only topics that it no longer subscribes to expire.
   While a group rebalances nothing does (KAFKA-13636), and never what an open transaction holds.
 - In a consumer group (KIP-848) what counts is the commit, and that nobody reads the topic.
-- A group without members goes with its last offset, not before its time is over: until then its
-  generation must go on rising.
-- The sweep goes in steps of bounded size; what is left is due at once, after other events.
+- A group without members is deleted with its last offset, not before its time is over: until then
+  its generation must keep rising.
+- The sweep runs in steps of bounded size; the rest is due at once, after other events.
 """
 
 from __future__ import annotations

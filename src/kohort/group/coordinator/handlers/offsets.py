@@ -258,8 +258,8 @@ def _fault_of_commit(
 ) -> ErrorCode:
     """NONE when the commit may be stored.
 
-    Without a generation it is a simple consumer's or an administrator's, whatever ids it carries
-    as long as the group has no members (KAFKA-14201).
+    Without a generation it comes from a simple consumer or an administrator, whatever ids it
+    carries while the group has no members (KAFKA-14201).
     """
     simple, of_member = rows
     state = group.state if group else None
@@ -336,7 +336,7 @@ def fetch(
                 )
                 group_response.error_code = int(code)
             if group_response.error_code:
-                pass  # the error stands for all its topics
+                pass  # the error covers all its topics
             elif asked.topics is None:
                 for name, partitions in _all_partitions(ws, asked.group_id):
                     entries = _entries(

@@ -10,7 +10,7 @@ Rules:
   in RE2, there are no references back and no looking around; Unicode classes and `\\b` are left
   out: names of topics are ASCII.
 - A pattern has to match the whole name, as in Kafka. Only ASCII's printable characters exist;
-  whatever else a pattern holds is well-formed and matches nothing. Topics are named with fewer of
+  any other character in a pattern is valid and matches nothing. Topics are named with fewer of
   them, transactional ids (KIP-1152) with these.
 """
 

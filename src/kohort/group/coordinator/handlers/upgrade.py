@@ -2,14 +2,14 @@
 
 Rules:
 - Nobody's partitions move by it. Epochs continue from the generation; each member keeps what the
-  last generation gave it, and is a member that speaks the classic protocol from now on.
-- A member may still hold more than that: it said so in its last JoinGroup (KIP-429). That is not
-  free before it has joined again (G1). In Apache Kafka it would be.
-- Whoever waits for an answer of the classic group is told to join again.
+  last generation assigned, and from now on is a member that uses the classic protocol.
+- A member may still hold more than that: its last JoinGroup said so (KIP-429). Those partitions are
+  not free before it has joined again (G1). In Apache Kafka they would be.
+- A member that waits for an answer of the classic group is asked to join again.
 - Refused with GROUP_ID_NOT_FOUND and the reason, as in Kafka: by the configuration's
   `group.consumer.migration.policy`, a group that is no consumer's, one that is too large, and one
   whose assignments carry data of an assignor of its own, which the broker cannot continue. With
-  one of Kafka's four such data means nothing (librdkafka's leaders send them back what they said);
+  one of Kafka's four such data means nothing (librdkafka's leaders send back the claims they got);
   Apache Kafka refuses that too.
 """
 
@@ -83,7 +83,7 @@ def retire(ws: Workspace, classic: Group, now_ms: int, out: Effects) -> None:
 
 
 def forget(ws: Workspace, classic: Group) -> None:
-    """Drop what is remembered of a classic group that is none any more."""
+    """Drop the state of a classic group that has become a consumer group."""
     for member_id in list(classic.pending_join):
         drop_pending(ws, classic, member_id)
     for kind in (JOIN, SYNC):
@@ -113,7 +113,7 @@ def _refused(classic: Group, why: str) -> BrokerError:
 def _holdings(
     ws: Workspace, classic: Group
 ) -> tuple[dict[str, MemberView], dict[str, tuple[Named, Named]]]:
-    """What each member says of itself, and what it was assigned and still claims beyond that."""
+    """Each member's own report, its assignment, and the partitions it claims beyond that."""
     stored = ws.stored(classic)
     views: dict[str, MemberView] = {}
     held: dict[str, tuple[Named, Named]] = {}
@@ -125,7 +125,7 @@ def _holdings(
             if user_data and stored.protocol not in BUILT_IN:
                 raise _refused(classic, "its assignor has data of its own in the assignments")
             if classic.state is GroupState.PREPARING and member.parked_join is not None:
-                assigned = {}  # it has joined again: what it still has is in its subscription
+                assigned = {}  # it has joined again: its subscription names what it still has
             views[member.member_id] = view
             held[member.member_id] = (dict(assigned), dict(view.owned))
     except DecodeError as error:

@@ -47,7 +47,7 @@ TopicPartition = tuple[str, int]
 
 
 class StoredOffset(NamedTuple):
-    """A committed offset. `record_offset` is where its record stands in the log."""
+    """A committed offset. `record_offset` is the offset of its record in the log."""
 
     offset: int
     leader_epoch: int
@@ -186,7 +186,7 @@ def offset_tombstone(group_id: str, partition: TopicPartition) -> GroupRecord:
 def decode_record(
     record: GroupRecord, record_offset: int
 ) -> GroupEntry | OffsetEntry | ConsumerEntry | Skipped:
-    """What `record`, which stands at `record_offset` in the log, says.
+    """Decode `record`, which is at `record_offset` in the log.
 
     Raises DecodeError or UnsupportedVersionError when key or value break their format.
     """

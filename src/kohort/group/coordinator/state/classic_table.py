@@ -1,7 +1,7 @@
 """The classic group's states, its transitions, and what each request is answered in each state.
 
 Rules:
-- Two literal tables, and the code goes by them: `TRANSITIONS` through `next_state`, `ANSWERS`
+- Two literal tables drive the code: `TRANSITIONS` through `next_state`, `ANSWERS`
   through `answer`. The diagrams in `docs/diagrams/` are drawn from them.
 - A transition that the table does not have is a bug of ours and raises.
 - A state of None is a group that does not exist.

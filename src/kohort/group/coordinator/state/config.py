@@ -1,4 +1,4 @@
-"""What a group coordinator can be told, with Kafka's names, units and defaults.
+"""The configuration of a group coordinator, with Kafka's names, units and defaults.
 
 Those after `consumer_assignors` are ours: limits on what Kafka lets grow. A broker for development
 overrides `group_initial_rebalance_delay_ms` with 0.

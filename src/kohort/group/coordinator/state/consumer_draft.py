@@ -1,9 +1,9 @@
-"""A consumer group while a request is being decided: what it is, with what was proposed so far.
+"""A consumer group while a request is being decided: its state with the changes proposed so far.
 
 Rules:
-- Every change is a record put into `Effects`, and at the same time seen by whoever asks the draft;
+- Every change is a record put into `Effects`, and is visible at once to readers of the draft;
   the group itself changes when the records are replayed, and not before.
-- Records stand in the order in which they are proposed. The helpers for whole members write them
+- Records keep the order in which they are proposed. The helpers for whole members write them
   in Kafka's order: 8, 7, 5 when one goes, 5, 7, 8 when one takes another's place.
 """
 
@@ -55,8 +55,8 @@ class Draft:
         self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
         self.target_epoch = group.target_epoch
         self.causes: list[Cause] = []  # why the epoch rises
-        self.looked_at_topics = False  # what they say is in the epoch
-        self.looked_at_regex = ""  # what they say is in what it stands for
+        self.looked_at_topics = False  # the epoch includes their present state
+        self.looked_at_regex = ""  # its resolution is included
         self._members: dict[str, MemberMetadata] = {}
         self._targets: dict[str, Partitions] = {}
         self._currents: dict[str, Current] = {}
@@ -118,7 +118,7 @@ class Draft:
         )
 
     def resolved(self, regex: str) -> Resolved | None:
-        """What a regular expression stands for; None when it is not resolved."""
+        """The topics that a regular expression resolves to; None when it is not resolved."""
         return self._regexes[regex] if regex in self._regexes else self.group.regexes.get(regex)
 
     def regexes(self) -> list[str]:
@@ -128,7 +128,7 @@ class Draft:
 
     @property
     def regexes_changed(self) -> bool:
-        """Whether a regular expression stands for other topics than before."""
+        """Whether a regular expression resolves to other topics than before."""
         return bool(self._regexes)
 
     def topics_of(self, member: MemberMetadata) -> frozenset[str]:
@@ -155,7 +155,7 @@ class Draft:
         self.out.records.append(current_record(self.group.group_id, member_id, current))
 
     def set_regex(self, regex: str, resolved: Resolved | None) -> None:
-        """What a regular expression stands for; None when nobody uses it any more."""
+        """Set the topics of a regular expression; None when no member uses it any more."""
         self._regexes[regex] = resolved
         group_id = self.group.group_id
         if resolved is None:

@@ -1,11 +1,11 @@
 """A consumer group as replaying its records gives it (KIP-848), and what can be read off it.
 
 Rules:
-- `apply` is the only way to change it. What is kept is the last value of each key, in any order, so
+- Only `apply` changes it. It keeps the last value of each key, in any order, so
   every legal compaction of the log gives the same group, and none raises (G9, B24).
-- `owners`, `static_members` and `classic_members` are indexes over those values; `settle` makes
-  them anew when a load has ended, whatever order the records came in.
-- A partition has an owner while a member has it assigned or has not said that it gave it up (G1).
+- `owners`, `static_members` and `classic_members` are indexes over those values; `settle` rebuilds
+  them when a load has ended, in whatever order the records came.
+- A partition has an owner while it is assigned to a member or the member has not given it up (G1).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ConsumerGroup:
                 self.owners.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member_id))
 
     def settle(self) -> None:
-        """After a load: the indexes, made anew from what was kept."""
+        """After a load: rebuild the indexes from the records."""
         members, currents = self.members, self.currents
         self.members, self.currents, self.owners = {}, {}, {}
         self.static_members, self.classic_members = {}, 0
@@ -187,7 +187,7 @@ class ConsumerGroup:
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
-        """Who has the partition, or has not given it up yet."""
+        """The member that has the partition, or has not given it up yet."""
         owners = self.owners.get(topic_id)
         return None if owners is None else owners.get(partition)
 
@@ -204,7 +204,7 @@ class ConsumerGroup:
         return ConsumerState.STABLE
 
     def topics_of(self, member: MemberMetadata) -> frozenset[str]:
-        """The topics a member reads: by name, and by what its regular expression stands for."""
+        """The topics a member reads: by name, and by its resolved regular expression."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics) | frozenset(resolved.topics if resolved else ())
 

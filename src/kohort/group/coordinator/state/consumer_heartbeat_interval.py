@@ -5,12 +5,12 @@ Rules:
   have given them up, so it is to ask more often for as long as it waits.
 - It asks again after an eighth of the time that it has waited. So it has what it waits for at most
   an eighth later than it could, and how often it asks grows with the logarithm of its wait: some
-  forty times in 5 s, and whoever holds a group up for minutes makes no storm. It has come to the
+  forty times in 5 s, and a member that holds a group up for minutes makes no storm. It reaches the
   interval, which it never exceeds, after eight of them.
 - Never before `SHORTEST_MS`; and all who wait in a group make `MOST_A_MS` heartbeats a millisecond
   at the most, however many they are.
-- A wait begins anew with the member's epoch. It is soft state: a new coordinator counts from the
-  first heartbeat that it hears.
+- A wait restarts with the member's epoch. It is soft state: a new coordinator counts from the first
+  heartbeat that it receives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 SHORTEST_MS: Final = 10
-"""The shortest interval that a member is told, unless the group's is shorter."""
+"""The shortest interval sent to a member, unless the group's is shorter."""
 MOST_A_MS: Final = 5
 """Heartbeats of all waiting members of a group in a millisecond: a fifth of what a core answers,
 since each of these takes some 40 microseconds."""
@@ -43,7 +43,8 @@ class Waits:
     def interval_ms(
         self, group_id: str, member_id: str, epoch: int, usual_ms: int, now_ms: int
     ) -> int:
-        """What a member is told that waits in `epoch`, in a group with the interval `usual_ms`."""
+        """The interval for a member that waits in `epoch`, in a group with the interval
+        `usual_ms`."""
         waits = self._groups.setdefault(group_id, {})
         wait = waits.get(member_id)
         if wait is None or wait.epoch != epoch:

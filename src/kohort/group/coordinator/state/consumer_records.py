@@ -110,7 +110,7 @@ class MemberMetadata(NamedTuple):
 
 
 class Current(NamedTuple):
-    """A member's epochs, its state, and what it holds: assigned, and told to give up."""
+    """A member's epochs, its state, and its partitions: assigned, and to be given up."""
 
     epoch: int
     previous_epoch: int
@@ -208,7 +208,7 @@ def current_record(group_id: str, member_id: str, current: Current) -> GroupReco
 
 
 def regex_record(group_id: str, regex: str, resolved: Resolved) -> GroupRecord:
-    """Type 16: the topics that a regular expression stands for."""
+    """Type 16: the topics that a regular expression resolves to."""
     value = ConsumerGroupRegularExpressionValue(
         topics=list(resolved.topics), version=0, timestamp=resolved.timestamp_ms
     )

@@ -1,7 +1,7 @@
 """The states of a consumer group and of its members, and what each request leads to (KIP-848).
 
 Rules:
-- Three literal tables, and the code goes by them: `MEMBER_TRANSITIONS` through `next_state`,
+- Three literal tables drive the code: `MEMBER_TRANSITIONS` through `next_state`,
   `ANSWERS` through `answer`, and `GROUP_TRANSITIONS`, which says between which states a group may
   be seen to move. The diagrams in `docs/diagrams/` are drawn from them.
 - A group's state is not stored: `group_state` reads it off its epochs and its members.
@@ -40,8 +40,8 @@ class MemberState(Enum):
 
 _MEMBER_STATES: Final = {state.value: state for state in MemberState}
 MEMBER_STATE_WORDS: Final = {
-    MemberState.STABLE: "has what the target gave it, in the target's epoch",
-    MemberState.UNREVOKED: "was told to give partitions up and has not said that it did",
+    MemberState.STABLE: "has all of its target, in the target's epoch",
+    MemberState.UNREVOKED: "was asked to give partitions up and has not confirmed it",
     MemberState.UNRELEASED: "waits for partitions that others have not given up yet",
     MemberState.UNKNOWN: "written by a newer broker; fenced, unless it owns nothing",
 }
@@ -50,9 +50,9 @@ MEMBER_STATE_WORDS: Final = {
 class MemberEvent(Enum):
     """What a heartbeat finds; the value labels the arrow in the diagram."""
 
-    MUST_REVOKE = "the target takes away what the member still owns"
-    STILL_OWNS = "the member has not given up what it was told to"
-    MUST_WAIT = "others hold what the target gives it"
+    MUST_REVOKE = "the target removes partitions that the member still owns"
+    STILL_OWNS = "the member has not given up what it was asked to"
+    MUST_WAIT = "others hold partitions of its target"
     ARRIVED = "everything of the target is free and its own"
 
     __hash__ = object.__hash__
@@ -128,7 +128,7 @@ GROUP_TRANSITIONS: Final[Mapping[tuple[ConsumerState, ConsumerEvent], ConsumerSt
 
 
 class Holder(Enum):
-    """What a group id stands for when a request names it: the columns of the answer table."""
+    """What a requested group id refers to: the columns of the answer table."""
 
     MISSING = "(missing)"
     CLASSIC_EMPTY = "classic, Empty"
@@ -216,5 +216,5 @@ ANSWERS: Final[Mapping[Asked, Mapping[Holder, Answer]]] = {
 
 
 def answer(asked: Asked, holder: Holder) -> Answer:
-    """What `asked` is answered, or leads to, when the group id stands for `holder`."""
+    """The answer to `asked`, or its effect, when the group id refers to `holder`."""
     return ANSWERS[asked][holder]

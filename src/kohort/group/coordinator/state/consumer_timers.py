@@ -1,11 +1,11 @@
 """The timers of a consumer group's members: keys, and when each is armed (KIP-848).
 
 Rules:
-- Session: from one heartbeat to the next; a member that speaks the classic protocol has its own.
-- Rebalance: from the moment a member is told to give partitions up until it has.
-- Join and sync: of members that speak the classic protocol: from the moment one is told to join
+- Session: from one heartbeat to the next; a member that uses the classic protocol has its own.
+- Rebalance: from the request to give partitions up until the member has done so.
+- Join and sync: of members that use the classic protocol: from the request to join
   again until it does, and from its JoinGroup until its SyncGroup.
-- Any of them that ends fences the member. They are soft state: a new coordinator arms them anew.
+- Any of them that expires fences the member. They are soft state: a new coordinator restarts them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def arm(
 def arm_join_if_needed(
     ws: Workspace, group_id: str, member_id: str, member: MemberMetadata, now_ms: int
 ) -> None:
-    """The member was told to join again; being told once more gives it no more time."""
+    """The member was asked to join again; asking once more gives it no more time."""
     if ws.timers.deadline((JOIN, group_id, member_id)) is None:
         arm(ws, JOIN, group_id, member_id, member, now_ms)
 
@@ -62,7 +62,7 @@ def cancel(ws: Workspace, group_id: str, member_id: str, *kinds: str) -> None:
 
 
 def dissolve(ws: Workspace, group: ConsumerGroup, out: Effects) -> None:
-    """The group ends here, or goes on as a classic one: its records and timers go."""
+    """The group ends here, or continues as a classic one: its records and timers go."""
     group_tombstones(group, out)
     ws.checked_topics.pop(group.group_id, None)
     ws.checked_regexes.pop(group.group_id, None)

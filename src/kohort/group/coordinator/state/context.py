@@ -150,7 +150,7 @@ class Workspace:
         self.history.cause(group.group_id, cause)
 
     def arm_session(self, member: Member, now_ms: int) -> None:
-        """Start the member's session anew (spec 2.3)."""
+        """Restart the member's session (spec 2.3)."""
         self.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
 
 

@@ -5,7 +5,7 @@ Rules:
 - It is a pure function of the last value of each key (and of the transactions still open), so a
   compacted log gives the same state as the whole one (invariant G9).
 - A transactional offset waits in `pending` until its producer's marker. Committed, it replaces the
-  stored offset only when its own record stands later in the log: live state and replay then pick
+  stored offset only when its own record comes later in the log: live state and replay then pick
   the same winner against plain commits.
 - Values are immutable and there are no empty inner mappings, so states compare with `==`.
 """

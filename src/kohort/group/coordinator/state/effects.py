@@ -2,7 +2,7 @@
 
 Rules:
 - All of it is data: nothing here acts. The shell (the broker) appends, replays and answers.
-- `Effects.records` stand in the log in their order, as one batch, before any reply goes out.
+- `Effects.records` are in the log in their order, as one batch, before any reply goes out.
 """
 
 from __future__ import annotations

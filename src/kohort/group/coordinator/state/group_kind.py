@@ -1,4 +1,4 @@
-"""What a group id stands for: nothing, a classic group or a consumer group."""
+"""What a group id refers to: nothing, a classic group or a consumer group."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ CLASSIC, CONSUMER = "classic", "consumer"
 
 
 class Trigger(Enum):
-    """Why a group rebalances; the value is how it is told."""
+    """Why a group rebalances; the value is the text shown."""
 
     JOINED = "joined"
     STATIC_BACK = "came back as a static member, and reads something else"
@@ -63,7 +63,7 @@ class Trigger(Enum):
 
 
 class Cause(NamedTuple):
-    """One reason for a rebalance. `reason` is what the member said itself (KIP-800)."""
+    """One reason for a rebalance. `reason` is the member's own text (KIP-800)."""
 
     trigger: Trigger
     at_ms: int

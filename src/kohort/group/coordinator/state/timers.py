@@ -3,8 +3,8 @@
 Rules:
 - Nothing fires by itself: `pop_due(now_ms)` hands out keys, in order of deadline, then of key.
 - Moving a deadline later, which every heartbeat does, costs one dictionary write: the heap keeps
-  its old entry, which is put right when it comes to the top.
-- The heap never holds more than twice the armed keys (and a few), whatever was re-armed.
+  its old entry, which is corrected when it reaches the top.
+- The heap never holds more than twice the armed keys (and a few), however often they are re-armed.
 """
 
 from __future__ import annotations

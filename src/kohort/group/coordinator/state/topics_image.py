@@ -68,7 +68,7 @@ class TopicsImage:
 
 
 NO_TOPICS: Final = TopicsImage.of(())
-"""What a shard knows before it was told."""
+"""A shard's view before the first update."""
 
 
 def _digest(data: bytes) -> blake2b:
