@@ -1,8 +1,9 @@
 """Access control lists: who may do what, as Kafka says it, and what of it makes sense. Pure.
 
 Rules:
-- Numbers are Kafka's, as they stand in requests.
-- What is for filters only (ANY, MATCH) or unknown cannot be in an entry; an operation that a kind
+- Numbers are Kafka's, as in requests.
+- Values for filters only (ANY, MATCH) or unknown ones cannot be in an entry; an operation that a
+  kind
   of resource does not have is refused, because it could only be a mistake.
 """
 
@@ -162,7 +163,7 @@ class AclFilter(NamedTuple):
         )
 
     def _meets_name(self, acl: Acl) -> bool:
-        if self.pattern is Pattern.MATCH:  # whatever applies to a resource of this name
+        if self.pattern is Pattern.MATCH:  # every entry that applies to a resource of this name
             return self.name is None or acl.covers(self.name)
         return self.pattern in (Pattern.ANY, acl.pattern) and self.name in (None, acl.name)
 

@@ -138,8 +138,8 @@ class Config:
     ) -> Self:
         """Build from the user's and the project's files (or `file` alone), `KOHORT_*`, `explicit`.
 
-        Later ones win; kohort.settings says what is looked for where. `environ` is the process's
-        environment by default. Raises ConfigError for a key that no role knows, wherever it stands.
+        Later ones win; `kohort.settings` has the search order. `environ` is the process's
+        environment by default. Raises ConfigError for a key that no role knows, in any source.
         """
         from kohort import settings  # most processes read no files
 

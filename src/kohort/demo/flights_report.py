@@ -76,7 +76,7 @@ class Facts:
 
     @property
     def problems(self) -> list[str]:
-        """Every promise that does not hold, in words."""
+        """Every broken promise, as text."""
         wrong: list[str] = []
         if self.inputs != self.loaded + self.failed_total:
             wrong.append(
@@ -168,7 +168,7 @@ def plots_of(facts: Facts) -> list[Plot]:
     drawn = [
         (
             "Arrivals",
-            "Records a day in event time, as they stand in the topics.",
+            "Records a day in event time, as in the topics.",
             _arrivals,
             ("Topic", "Records", "Days"),
             [

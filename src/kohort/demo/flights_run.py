@@ -3,7 +3,7 @@
 Rules:
 - The state is in the topics, the database and the checkpoint; nothing is counted in passing.
   `--resume` therefore needs no notes of its own but the run's settings (`run.json`).
-- Feeding runs on a thread beside the pipeline; it asks the topics where to go on.
+- Feeding runs on a thread beside the pipeline; it asks the topics where to continue.
 - When the broker dies the run ends with what to do; it is not restarted behind the user's back.
 
 Shell: threads, clock, files, processes.
@@ -74,7 +74,7 @@ _SPARK = {
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run was started with; a resumed run goes on with the same.
+    """The settings of a run; a resumed run continues with the same.
 
     `store` is a URL, or None for an SQLite file beside the broker; `limit` keeps the first so many
     flights; `handlers` runs the example with row handlers instead of the one with DataFrames.
@@ -104,9 +104,9 @@ class FlightsRun:
     # -- before
 
     def prepare(self, settings: RunSettings, *, resume: bool) -> None:
-        """Start anew, or take up the run that is there. Starts the broker; makes the topics.
+        """Start a run, or continue the existing one. Starts the broker; makes the topics.
 
-        What this machine lacks is told before anything is touched.
+        Requirements that this machine lacks are reported before anything is touched.
         """
         RetryPolicy.parse(settings.retries)
         if settings.store is not None:
@@ -173,7 +173,7 @@ class FlightsRun:
         of inputs when all have been produced.
         """
         spark_log = self.directory / "spark.log"
-        self.say(f"starting Spark; what it prints is in {spark_log}")
+        self.say(f"starting Spark; its output is in {spark_log}")
         with _standard_error_to(spark_log), ThreadPoolExecutor(1, "kohort-demo-spark") as starting:
             started = starting.submit(
                 session, "kohort demo flights", master=self.settings.master, config=_SPARK
@@ -200,7 +200,7 @@ class FlightsRun:
     def _broker_gone(self) -> None:
         self.say(
             "the broker's process is gone; nothing that it acknowledged is lost.\n"
-            "go on with: kohort demo flights --resume"
+            "continue with: kohort demo flights --resume"
         )
         sys.stdout.flush()
         os._exit(1)  # Spark's threads would keep a driver without a broker alive for minutes
@@ -209,12 +209,12 @@ class FlightsRun:
         if self._feed_error is not None:
             raise KohortError(
                 f"producing the flights failed: {self._feed_error}; "
-                "go on with: kohort demo flights --resume"
+                "continue with: kohort demo flights --resume"
             ) from self._feed_error
         return self._fed.is_set()
 
     def _produced(self) -> Produced:
-        """What stands in the topics: counted by offsets, and for the weather by its keys."""
+        """The topics' contents: counted by offsets, and for the weather by its keys."""
         flights = [TopicPartition(FLIGHTS, p) for p in range(FLIGHT_PARTITIONS)]
         weather = [TopicPartition(WEATHER, p) for p in range(len(ORIGINS))]
         keys: set[bytes] = set()
@@ -243,7 +243,7 @@ class FlightsRun:
             self._feed_error = error
 
     def _feed_references(self, producer: Producer) -> None:
-        """Planes and airports. A run that goes on sends them again: the latest of a key counts."""
+        """Planes and airports. A resumed run sends them again: the latest of a key counts."""
         for topic, key in REFERENCES.items():
             for event in table_events(topic, key):
                 producer.send(topic, event.value, event.key, event.partition)
@@ -252,7 +252,7 @@ class FlightsRun:
     def _feed_stages(self, feed: Feed, producer: Producer, admin: Admin) -> None:
         """Each month's weather, and its flights once that weather has been read.
 
-        The pipeline of DataFrames reads weather as a reference: whatever was produced before a
+        The pipeline of DataFrames reads weather as a reference: all weather produced before a
         flight is there when the flight is joined.
         """
         nothing = Stage([], [])

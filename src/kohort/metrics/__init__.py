@@ -1,11 +1,11 @@
 """Metrics and events of clients and apps, and their export.
 
 Rules:
-- Whatever happens is a typed event (`events`). Metrics are one subscriber among others: who wants
-  to log, trace or count something else subscribes beside them.
+- Everything that happens is a typed event (`events`). Metrics are one subscriber among others:
+  programs that log, trace or count something else subscribe beside them.
 - Names, groups and meanings are those of the Java client, where it has them; ours are named so.
-- What is not known is absent or NaN, never 0 or -1. What is gone (a partition given up, a node not
-  talked to) takes its series with it.
+- An unknown value is absent or NaN, never 0 or -1. A partition that was given up, or a node that is
+  no longer used, takes its series with it.
 - No exporter is imported here: `kohort.metrics.prometheus` and `kohort.metrics.opentelemetry` are
   extras and carry nothing but the translation.
 """

@@ -1,8 +1,8 @@
 """What happens in a client, as typed values that anybody may subscribe to.
 
 Rules:
-- An event is told at once, on the thread on which it happened (most on the network thread): a
-  subscriber is quick, waits for nothing, and hands on what takes time.
+- An event is delivered at once, on the thread on which it happened (most on the network thread): a
+  subscriber is quick, waits for nothing, and hands long work to another thread.
 - What a subscriber raises is logged and goes no further: watching must not stop the work.
 - Times and durations are milliseconds. `node` is a node id, negative for a bootstrap address.
 """
@@ -88,21 +88,21 @@ class RebalanceEnded(NamedTuple):
 
 
 class PartitionsAssigned(NamedTuple):
-    """The listener was told of new partitions; it took `latency_ms`."""
+    """The listener was called with new partitions; it took `latency_ms`."""
 
     partitions: tuple[Partition, ...]
     latency_ms: int
 
 
 class PartitionsRevoked(NamedTuple):
-    """The listener was told of partitions that are given up; it took `latency_ms`."""
+    """The listener was called with revoked partitions; it took `latency_ms`."""
 
     partitions: tuple[Partition, ...]
     latency_ms: int
 
 
 class PartitionsLost(NamedTuple):
-    """The listener was told of partitions that are somebody else's; it took `latency_ms`."""
+    """The listener was called with lost partitions; it took `latency_ms`."""
 
     partitions: tuple[Partition, ...]
     latency_ms: int
@@ -142,7 +142,7 @@ class BatchRetried(NamedTuple):
     partition: int
     records: int
     error: KohortError | None
-    """Why the last try came to nothing; None where the broker said nothing about it."""
+    """The error of the last try; None where the broker gave none."""
 
 
 class BatchFailed(NamedTuple):
@@ -165,7 +165,7 @@ class Refused(NamedTuple):
 
 
 class RefusalEnded(NamedTuple):
-    """What a `Refused` has told of is over."""
+    """The problem of a `Refused` is over."""
 
     what: Hashable
     code: int
@@ -173,7 +173,7 @@ class RefusalEnded(NamedTuple):
 
 
 class Events:
-    """Tells what happens to whoever has subscribed."""
+    """Delivers events to all subscribers."""
 
     __slots__ = ("_listeners",)
 
@@ -199,7 +199,7 @@ class Events:
         for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
-            except Exception:  # a subscriber's fault, whatever it is, stays with the subscriber
+            except Exception:  # any error of a subscriber stays with the subscriber
                 import logging  # costs start-up time, and is hardly ever needed here
 
                 log = logging.getLogger("kohort.metrics")

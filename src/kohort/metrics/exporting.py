@@ -3,7 +3,7 @@
 Rules:
 - Where a name is there in several depths (all topics, one topic), only the deepest goes out, so
   that a sum over the labels counts nothing twice.
-- What is NaN does not go out: a series that is absent says that nothing is known.
+- NaN is not exported: an absent series says that nothing is known.
 - Clients of one id in one process would be one series: the second is called `id-2`, and so on.
 """
 

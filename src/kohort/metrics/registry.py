@@ -1,4 +1,4 @@
-"""A client's metrics by name: what is measured by sensors, and what is looked up when asked.
+"""A client's metrics by name: measured by sensors, or looked up on request.
 
 Rules:
 - A metric is a family (group, name) with tags. Families are known from the start, so that exporters
@@ -22,7 +22,7 @@ Tags = tuple[tuple[str, str], ...]
 
 
 class Family(NamedTuple):
-    """One name: what it is called, in which group, and what it says."""
+    """One metric's name, group and description."""
 
     group: str
     name: str
@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 
 
 class Measured(Protocol):
-    """Whatever has metrics: a Consumer, a Producer, an App."""
+    """Any object with metrics: a Consumer, a Producer, an App."""
 
     def samples(self) -> list[Sample]:
         """All of them now."""

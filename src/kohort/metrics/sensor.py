@@ -113,7 +113,7 @@ class Sensor:
 
 
 class View(enum.Enum):
-    """What is shown of a sensor; the value says what it is."""
+    """A statistic of a sensor; the value is its description."""
 
     COUNT = "how many"
     RATE = "how many a second of late"

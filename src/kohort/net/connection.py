@@ -9,7 +9,7 @@ Rules:
   owns its memory, which is never written again while anything refers to it (C13).
 - `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
   Where the loop has movers, they send what is large; the rest of the connection waits for them.
-- `closed` is told exactly once, never from inside `close`, and nothing is told after it.
+- `closed` is called exactly once, never from inside `close`, and nothing is called after it.
 - While reading is paused, frames that are already here wait too, in order. The kernel hears of a
   pause only when something comes: most pauses are over before the peer says another word.
 
@@ -42,7 +42,7 @@ Buffer = bytes | bytearray | memoryview
 _RECV_BYTES: Final = 65_536  # one read of small frames; below malloc's mmap threshold
 _PLACED_BYTES_MAX: Final = 1 << 20  # of the frame that may come; beyond, one copy hardly counts
 _WAKE_BYTES_MAX: Final = 1 << 20  # of a big frame, before we want to hear of it
-_TURN_BYTES_MAX: Final = 1 << 20  # of large frames, before what they ask for is done and answered
+_TURN_BYTES_MAX: Final = 1 << 20  # of large frames, before their requests are handled
 _FILL_BYTES_MAX: Final = 4 << 20  # read for one big frame before others get their turn
 _MOVED_BYTES_MIN: Final = 262_144  # from here the copying costs more than another thread does
 _JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper than `sendmsg`
@@ -223,7 +223,7 @@ class Connection:
             self._fail(f"{self.queued_bytes} bytes wait to be sent and {self.peer} does not read")
 
     def close(self, error: KohortError | None = None) -> None:
-        """End the stream; `closed` is told soon. What is queued gets one last chance to leave."""
+        """End the stream; `closed` is called soon. Queued bytes get one last chance to leave."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -285,7 +285,7 @@ class Connection:
     # -- opening
 
     def begin_connect(self, addresses: list[Address] | ConnectionFailedError) -> None:
-        """Told by the resolver."""
+        """Called by the resolver."""
         if self.is_closed:
             return
         if isinstance(addresses, ConnectionFailedError):
@@ -303,7 +303,7 @@ class Connection:
         )
 
     def accepted(self, sock: socket.socket, handler: ConnectionHandler) -> None:
-        """Told by the listener: `sock` is an open stream."""
+        """Called by the listener: `sock` is an open stream."""
         self._handler = handler
         self._open(sock)
 
@@ -370,11 +370,11 @@ class Connection:
         """Run a piece of the handler; a defect in it closes this connection, not the loop."""
         try:
             fn(*args)
-        except Exception as error:  # whatever the handler raised, the loop goes on
+        except Exception as error:  # any error of the handler: the loop continues
             self.callback_failed(error)
 
     def callback_failed(self, error: Exception) -> None:
-        """Told when the handler raised: it is reported, and this connection closed."""
+        """Called when the handler raised: it is reported, and this connection closed."""
         self._loop.report(f"the handler of {self.peer}", error)
         if not isinstance(error, KohortError):
             error = ProtocolError(f"the handler of the connection to {self.peer} raised {error!r}")
@@ -513,7 +513,7 @@ class Connection:
             self._handler.frame_received(self, frame)
 
     def _wake_at(self, missing: int) -> None:
-        """Be told of readable bytes only when there are many, or all that the frame still lacks.
+        """Ask to be woken only for many readable bytes, or for all that the frame still lacks.
 
         Else the sender's first packet wakes us, and we take turns with it packet by packet.
         """
@@ -544,7 +544,7 @@ class Connection:
     # -- writing
 
     def flush(self) -> None:
-        """Told by the loop at the end of a turn: write what is queued."""
+        """Called by the loop at the end of a turn: write the queue."""
         self._dirty = False
         transport = self._transport
         if transport is None or not self.is_connected or self._moving:
@@ -570,7 +570,7 @@ class Connection:
             self._guarded(self._handler.drained, self)
 
     def _moved(self, result: int | OSError) -> None:
-        """Told by a mover: so much has been sent."""
+        """Called by a mover with the number of bytes sent."""
         handed, self._moving = self._moving, 0
         if isinstance(result, int):
             self.queued_bytes -= result
@@ -632,7 +632,7 @@ class Connection:
 
 
 def _tune(sock: socket.socket) -> None:
-    """What an open stream is told. Within a machine nothing is lost and nothing need be paced.
+    """The options of an open stream. Within a machine nothing is lost and nothing need be paced.
 
     The peer may have gone already, which macOS says here: the next read tells of it.
     """

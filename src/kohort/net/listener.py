@@ -3,8 +3,8 @@
 Rules:
 - A bounded number of connections is open at once; those beyond are closed at once, and counted.
 - Large frames that have begun and not ended take bounded room altogether: where a further one would
-  take more, the connection whose frame began first is closed. Who sends on ends soon, so that is
-  whoever never does.
+  take more, the connection whose frame began first is closed. A sender that continues ends soon, so
+  the closed one is a sender that never does.
 - When the process has no file descriptor left, accepting pauses instead of spinning.
 
 Shell: sockets.
@@ -91,12 +91,13 @@ class Listener:
         self._socket.close()
 
     def connection_ended(self, connection: Connection) -> None:
-        """Told by a connection of ours when it closes."""
+        """Called by a connection of ours when it closes."""
         self.open_count -= 1
         self.frame_ended(connection)
 
     def frame_began(self, connection: Connection, size: int) -> None:
-        """Told by a connection of ours when a large frame begins; others may have to go for it."""
+        """Called by a connection of ours when a large frame begins; others may have to go for
+        it."""
         unfinished = self._unfinished
         unfinished[connection] = size
         self.unfinished_bytes += size
@@ -110,7 +111,7 @@ class Listener:
             )
 
     def frame_ended(self, connection: Connection) -> None:
-        """Told when it is whole, or never will be."""
+        """Called when it is whole, or never will be."""
         self.unfinished_bytes -= self._unfinished.pop(connection, 0)
 
     def _ready(self, mask: int) -> None:

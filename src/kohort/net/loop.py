@@ -9,7 +9,7 @@ Rules:
 - In the child of a fork the loop is dead: its descriptors are closed there without a word to the
   peers (the parent still talks to them), and every use raises ForkedError.
 - When `run` ends, by `stop` or by an exception that is not an `Exception` (Ctrl-C), every listener
-  and connection is closed and told so, once, before `run` returns.
+  and connection is closed with one call of its handler, before `run` returns.
 
 Shell: the clock, threads, a pipe.
 """
@@ -164,7 +164,7 @@ class Loop:
         return timer
 
     def timer_cancelled(self) -> None:
-        """Told by a timer; cancelled ones are swept out before they outnumber the live ones."""
+        """Called by a timer; cancelled ones are swept out before they outnumber the live ones."""
         self._timers_cancelled += 1
         if self._timers_cancelled > _TIMERS_CANCELLED_MAX + len(self._timers) // 2:
             self._timers = [entry for entry in self._timers if entry[2].fn is not None]
@@ -297,7 +297,7 @@ class Loop:
             if ready is not None:  # else closed by an earlier event of this turn
                 try:
                     ready(mask)
-                except Exception as error:  # the loop goes on whatever one connection does
+                except Exception as error:  # the loop continues after any error of a connection
                     self._ready_failed(ready, error)
         if self._timers and self._timers[0][0] <= now_ms:
             self._run_timers(now_ms)

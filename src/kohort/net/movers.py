@@ -5,7 +5,7 @@ Rules:
   came of it to the loop. It decides nothing, and touches nothing that the loop may change.
 - A connection has one call under way at most: its bytes keep their order, and no more calls wait
   than there are connections.
-- The stream stays open until its call has been told: the descriptor of a closed one may be another
+- The stream stays open until its call has ended: the descriptor of a closed one may be another
   connection's by the time of the call.
 - Each mover keeps to its part of the processors that the process may run on, and sends to whom the
   kernel last heard from there (`SO_INCOMING_CPU`): for a client on this machine that is where it

@@ -3,7 +3,7 @@
 Rules:
 - Masks are epoll's: `READ` = 1, `WRITE` = 4; any other bit that `poll` returns means error or
   hang-up.
-- Level-triggered: what is not read now is reported again.
+- Level-triggered: unread data is reported again.
 - Raw epoll, not `selectors.EpollSelector`, because the latter looks a key object up for each event.
 
 Shell: the kernel's readiness calls.

@@ -2,10 +2,10 @@
 
 Rules:
 - The library encrypts in memory (`ssl.MemoryBIO`), and this module moves the bytes: so a write
-  never has to be repeated just as it was, and reading never waits for writing.
-- A byte counts as sent when what it was encrypted into is the kernel's, so that the connection's
+  never has to be repeated unchanged, and reading never waits for writing.
+- A byte counts as sent when the kernel has its encrypted form, so that the connection's
   own queue and its limits hold for TLS too.
-- What was decrypted and not taken is asked for again in the loop's next turn: the kernel does not
+- Decrypted data that was not taken is asked for again in the loop's next turn: the kernel does not
   know of it.
 - A certificate that is not believed is an `AuthenticationError`, which says what to do; TLS 1.2 is
   the least that is spoken.
@@ -49,7 +49,7 @@ class TlsOptions:
     certificate_file: str | None = None
     """This side's certificate and those between it and the CA (PEM)."""
     key_file: str | None = None
-    """Its key (PEM); None: it stands in `certificate_file`."""
+    """Its key (PEM); None: `certificate_file` holds it."""
     key_password: str | None = field(default=None, repr=False)
     protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     ciphers: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ class TlsServer:
 
     context: ssl.SSLContext
     handshake_ms: int = 10_000
-    """A client that has not finished its handshake after so long is sent away."""
+    """A client that has not finished its handshake in this time is disconnected."""
 
     def connection(
         self,
@@ -188,7 +188,7 @@ class TlsTransport:
         self.getpeername, self.getsockname = sock.getpeername, sock.getsockname
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake; True when it is done. Raises OSError."""
+        """Continue the handshake; True when it is done. Raises OSError."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -360,7 +360,7 @@ class TlsTransport:
 
 
 class TlsConnection(Connection):
-    """A connection whose socket is encrypted. `connected` is told after the handshake."""
+    """A connection whose socket is encrypted. `connected` is called after the handshake."""
 
     __slots__ = ("_side", "_subject", "_tls")
 
@@ -409,7 +409,7 @@ class TlsConnection(Connection):
             return
         self._subject = tls.subject()
         self._loop.unwatch(tls.fileno())
-        opened: Any = tls  # it stands where the socket stood
+        opened: Any = tls  # it replaces the socket
         super()._open(opened)
         self._look_for_more()
 
@@ -431,7 +431,7 @@ class TlsConnection(Connection):
         if self.is_closed or self._tls is None:
             return
         if self._paused or self._rest is not None:
-            self._tls.has_more = True  # for whoever resumes
+            self._tls.has_more = True  # for a later resume
             return
         self._guarded(self._read)
 
@@ -474,7 +474,7 @@ def _explained(error: ssl.SSLError, peer: str, is_broker: bool) -> Authenticatio
         advice = "name the certificate of the CA that signed it in ssl_ca_location"
         if error.verify_code in _HOSTNAME_MISMATCH:
             advice = (
-                "connect by a name that stands in its certificate, or make one for this name "
+                "connect by a name that is in its certificate, or make one for this name "
                 "(ssl_endpoint_identification_algorithm=none trusts any name)"
             )
     elif "wrong version number" in reason or "record layer" in reason or "http request" in reason:

@@ -3,8 +3,8 @@
 Rules:
 - A figure that nobody can know is None with its reason, never 0 and never a guess (spec 8.3).
 - Time is how long ago the oldest unread record was written. Its own timestamp is exact. Else the
-  history of the log's end tells between which two samples it was written; a record that is older
-  than the history has an age of at least so much, and no more is said.
+  history of the log's end shows between which two samples it was written; a record that is older
+  than the history has at least that age, and no more is claimed.
 """
 
 from __future__ import annotations

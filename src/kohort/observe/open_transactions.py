@@ -38,7 +38,7 @@ class Open:
         return self.listed is None
 
     def __str__(self) -> str:
-        """Who has it open since which offset, and how it is ended, in words."""
+        """Who has it open since which offset, and how to end it, as text."""
         begun = f"begun at offset {self.producer.transaction_start_offset:,}"
         if self.listed is None:
             return (

@@ -268,7 +268,7 @@ def health_of(verdict: Verdict | None) -> tuple[Health, str]:
     """A group's health in a word, and the sentence behind it.
 
     Args:
-        verdict: what two looks have told; None while there was only one.
+        verdict: the comparison of two looks; None while there was only one.
 
     Returns:
         The word and its evidence.

@@ -39,7 +39,7 @@ class Participant:
 
 @dataclass(frozen=True)
 class Scene:
-    """Who is there, which topics there are, and who has what today (None: nobody was asked yet)."""
+    """The members, the topics, and the present assignment (None: not requested yet)."""
 
     members: Mapping[str, Participant]
     topics: Mapping[str, TopicView]
@@ -50,7 +50,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and what it was made of."""
+    """A plan and its inputs."""
 
     assignor: Assignor
     group: GroupView

@@ -22,8 +22,8 @@ class Seen:
     Attributes:
         leader: None without one; `exists` is False of a topic that is gone.
         down: the replicas whose nodes do not run.
-        stable: the end of what is committed; `end` of everything.
-        metadata: what stands beside the committed offset; an `App` tells there what it has done
+        stable: the last stable offset; `end` counts all records.
+        metadata: the metadata of the committed offset; an `App` puts there the records it has done
             beyond it.
     """
 
@@ -62,7 +62,7 @@ class ClusterSnapshot:
         topics: all of them, internal ones included, by name.
         groups: the groups that could be looked at, by id.
         not_described: why a group could not be, by id.
-        troubles: what could not be asked, in words; everything else is shown all the same.
+        troubles: failed requests, as text; everything else is shown all the same.
     """
 
     at_ms: int

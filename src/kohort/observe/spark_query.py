@@ -78,7 +78,7 @@ def why_unmoved(note: QueryNote, now_ms: int | None) -> tuple[bool, str]:
     if note.state == FAILED:
         return True, f"{who} failed{ago}: {note.words or 'see its log'}. Start it again"
     if note.state == STOPPED:
-        return True, f"{who} was stopped{ago}; started again, it goes on from here"
+        return True, f"{who} was stopped{ago}; started again, it continues from here"
     if note.state == WAITS:
         return False, (
             f"{who} saw too few records{ago}, and waits for more (minOffsetsPerTrigger) or until "

@@ -1,17 +1,17 @@
-"""Why a group does or does not move, in words: two looks at it, some seconds apart, are compared.
+"""Why a group does or does not move, as text: compares two looks at it, some seconds apart.
 
 Rules:
 - Pure: looks in, findings out; the command gathers them.
-- Every sentence says what is in the way and what to do next; it never guesses. What only the member
-  itself knows (which of its handler's calls hangs), is said to be asked of the member.
-- A verdict needs evidence over time (spec 8.3): what is in the way now must have been there at the
-  first look. A partition *stands* when it had records to read at the first look, the same member
+- Every sentence says what blocks the group and what to do next; it never guesses. For facts that
+  only the member knows (which of its handler's calls hangs), the text says to ask the member.
+- A verdict needs evidence over time (spec 8.3): the present obstacle must have been there at the
+  first look. A partition is *stuck* when it had records to read at the first look, the same member
   had it, and its committed offset has not moved since. An unknown lag is not evidence, and offsets
   without a record behind them (markers of transactions, compacted records) are no lag.
 - Who commits without being a member (Spark, Flink, `assign`) commits when it likes: no alarm.
 - A rebalance is an alarm only when it has outlasted every time-out that the coordinator applies to
-  it; until then it is reported as going on.
-- A member that commits more seldom than the looks are apart looks as if it stood; the text says so.
+  it; until then it is reported as moving.
+- A member that commits less often than the looks are apart looks stuck; the text says so.
 """
 
 from __future__ import annotations
@@ -116,18 +116,18 @@ def judge(
 
     Args:
         before: the first look.
-        now: the second one; the same object when one look told everything.
-        transactions: those that are open in partitions whose stable end is not their end.
+        now: the second one; the same object when one look is enough.
+        transactions: the open ones in partitions whose last stable offset is not their end.
         rebalances: a line for each recent one.
         rebalancing_s: for how long the rebalance that is under way has lasted, in seconds, where
             the coordinator remembers its beginning; None where it does not.
         rebalance_timeout_s: the longest `max.poll.interval.ms` of the members, in seconds.
         nothing_to_read: partitions that hold no record between committed offset and end.
-        now_ms: the time of the second look, in milliseconds since 1970; without it the age of what
-            Spark queries committed is not told.
+        now_ms: the time of the second look, in milliseconds since 1970; without it the age of Spark
+            queries' commits is omitted.
 
     Returns:
-        What stands, what goes on, and why.
+        The stuck and the moving partitions, and why.
     """
     judged = _Judged(before, now, transactions, nothing_to_read, now_ms)
     judged.time_rebalance(rebalancing_s, rebalance_timeout_s)
@@ -143,7 +143,7 @@ def unsettled(look: Look) -> bool:
 
 
 def spans_that_stand(verdict: Verdict) -> dict[TopicPartition, tuple[int, int]]:
-    """Of what stands: from the committed offset to the end, where the log has both."""
+    """Of stuck partitions: from the committed offset to the end, where the log has both."""
     return {
         f.partition: (f.seen.committed, f.seen.end)
         for f in verdict.findings
@@ -186,7 +186,7 @@ class _Judged:
     def concerns(
         self, rebalances: Sequence[str], findings: Sequence[Finding]
     ) -> tuple[list[str], list[str]]:
-        """What is in the way of the group as a whole, and what goes on in it."""
+        """The obstacles of the group as a whole, and its present activity."""
         group, concerns, notes = self._now.group, list[str](), list[str]()
         stands = [f for f in findings if f.state is State.STANDS]
         moves = any(f.state in (State.MOVES, State.BEHIND) for f in findings)
@@ -299,7 +299,7 @@ class _Judged:
             return State.WAITS, f"{_name(owner)} has it only since the first look"
         if owner.target is not None and tp not in owner.target:
             return going_on, f"{_name(owner)} is to give it up, and has not yet"
-        # KIP-848: whoever is to keep a partition reads it on while others move.
+        # KIP-848: a member that keeps a partition reads it on while others move.
         stands = State.STANDS if owner.target is not None else going_on
         if stands is State.STANDS and owner.group_instance_id and self.seconds < STATIC_AWAY_S:
             return State.WAITS, (
@@ -399,13 +399,13 @@ def _wrong_place(tp: TopicPartition, seen: Seen) -> str:
         return ""
     if at < first:
         return (
-            f"what it would read next is gone: offset {at:,}, and the log begins at {first:,}. "
-            "auto.offset.reset decides where members go on; with `none` they end with an error"
+            f"the next record to read is gone: offset {at:,}, and the log begins at {first:,}. "
+            "auto.offset.reset decides where members continue; with `none` they end with an error"
         )
     if at > end:
         return (
-            f"offset {at:,} is behind the log's end, {end:,}: the topic was made again, or has "
-            f"lost records; `kohort group reset` sets where to go on"
+            f"offset {at:,} is behind the log's end, {end:,}: the topic was created again, or has "
+            f"lost records; `kohort group reset` sets where to continue"
         )
     return ""
 

@@ -13,7 +13,7 @@
     stamp(buffer, header.position, base_offset, leader_epoch)              # and its stamp
 
 `Chunk`, `Record`, `BatchBuilder` and `crc32c` come from the compiled kernel or from its pure-Python
-twin (`kohort.records.pure`, where their contracts stand); `KERNEL` says which one is in use.
+twin (`kohort.records.pure`, which has their contracts); `KERNEL` says which one is in use.
 Nothing here imports pyarrow or numpy.
 """
 

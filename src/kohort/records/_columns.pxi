@@ -179,7 +179,7 @@ cdef inline int run_columns(Cursor *c, Piece *o) noexcept nogil:
     cdef const uint8_t *before
     cdef int status, tries = 8  # a batch of other records is not to pay for looking
     while c.left > 0:
-        if o.rows > 0 and tries > 0:  # the first row is told below
+        if o.rows > 0 and tries > 0:  # the first row is checked below
             if take_usual(c, o) == 0:
                 tries -= 1
             if c.left == 0:
@@ -223,7 +223,7 @@ cdef bint next_plain(
 ) noexcept nogil:
     """Moves from the batch at `at`, read to its end, to the next one, if that is sound and plain.
 
-    Else False, and nothing has moved: `Chunk` finds out what it is.
+    Else False, and nothing has moved: `Chunk` finds the cause.
     """
     cdef Py_ssize_t there = at[0] + size[0]
     cdef const uint8_t *batch = data + there

@@ -11,7 +11,7 @@ include "_columns.pxi"
 
 
 def end_of_set(data):
-    """Where reading goes on behind the last whole batch, by headers alone; -1: not known."""
+    """Where reading continues behind the last whole batch, by headers alone; -1: unknown."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -334,7 +334,7 @@ cdef class Chunk:
         return True
 
     cdef void _new_page(self, Source source):
-        """The page of the open batch, whose records stand in `source`."""
+        """The page of the open batch, whose records are in `source`."""
         cdef int32_t epoch = <int32_t> be32(self.data + self.at + 12)
         self.page = new_page(source, self.topic, self.partition, epoch)
         self.page.timestamp_type = LOG_APPEND_TIME if self.cursor.append_time else CREATE_TIME

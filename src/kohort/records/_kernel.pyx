@@ -6,7 +6,7 @@ Rules:
 - No length is believed before it is compared with what is left; nothing is allocated on the word of
   a count that the bytes at hand could not hold.
 - Records, pages and buffers own their memory by reference; none is recycled while referenced (C13).
-  None of them can stand in a reference cycle, so they are kept from the garbage collector's lists.
+  None of them can be in a reference cycle, so they are kept from the garbage collector's lists.
 - The interpreter's lock is let go only for work longer than taking it back may cost.
 
 `_decode.pxi` holds the way in, `_encode.pxi` and `_from_columns.pxi` the way out, `_lend.pxi` that
@@ -246,7 +246,7 @@ cdef object take(Vec *vec, size_t spare=0):
 
 
 def allocate(size_t size, bint filled_soon=False):
-    """A writable buffer of `size` bytes from the pool; its contents are whatever they are.
+    """A writable buffer of `size` bytes from the pool; its contents are undefined.
 
     `filled_soon`: all of it is about to be written; for nothing that others could ask for in vain.
     """

@@ -28,7 +28,7 @@ cdef struct Loan:
 
 
 cdef int lend(ArrowArray *out, tuple layout) except -1:
-    """Fills `out`, whose `release` gives back whatever a failure leaves here."""
+    """Fills `out`, whose `release` gives back everything that a failure leaves here."""
     cdef Loan *loan
     cdef Py_ssize_t i
     length, nulls, offset, buffers, children = layout

@@ -1,4 +1,4 @@
-# Numbers as they stand on the wire, most significant byte first; for every compiled module.
+# Numbers in wire order, most significant byte first; for every compiled module.
 
 cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
     return (<uint32_t> p[0] << 24) | (<uint32_t> p[1] << 16) | (<uint32_t> p[2] << 8) | p[3]

@@ -2,7 +2,7 @@
 
 Rules:
 - The CRC (CRC-32C, from the attributes to the end) is checked before anything behind it is believed
-  (spec F3). The base offset and the leader epoch stand outside it, so that a broker may stamp them.
+  (spec F3). The base offset and the leader epoch are outside it, so that a broker may stamp them.
 - Damage raises `CorruptRecordError`, never anything else (spec F6).
 """
 
@@ -134,7 +134,7 @@ def stamp(
 ) -> None:
     """Writes what a broker sets into the batch at `position` of a writable buffer.
 
-    Base offset and leader epoch stand outside the CRC. With `append_time_ms` the batch also becomes
+    Base offset and leader epoch are outside the CRC. With `append_time_ms` the batch also becomes
     one of log append time: its attribute, its max timestamp, and a new CRC (KIP-32).
     """
     # Two writes, because pad bytes of one would overwrite the length between them with zeros.

@@ -69,7 +69,7 @@ def sound_keys(keys: BinaryColumn) -> BinaryColumn:
 
 
 class Columns:
-    """Records of one partition as columns; what was not asked for is None.
+    """Records of one partition as columns; columns that were not requested are None.
 
     `first_offset` and `last_offset` are those of its first and last row. `timestamp` is int64
     milliseconds, `timestamp_type` int8 (0 create time, 1 log append time).

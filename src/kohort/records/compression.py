@@ -16,7 +16,7 @@ Rules:
 - Snappy is written in the framing of snappy-java, which Kafka's Java client uses, and read with it
   or raw, as librdkafka writes it. lz4 is the standard frame, as it is since message format 2.
 
-Shell: threads (what is kept for each; nothing is shared).
+Shell: threads (buffers kept for each; nothing is shared).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes | me
 
 
 def compress_bound(codec: int, size: int) -> int:
-    """Room for `compress_into` of `size` bytes, whatever they are."""
+    """Room for `compress_into` of `size` bytes, whatever their content."""
     if codec == Compression.LZ4:
         blocks = size // _LZ4_BLOCK_BYTES + 1
         return len(_LZ4_HEADER) + size + 4 * blocks + 4 + _LZ4_BLOCK_BYTES // 255 + 64
@@ -337,7 +337,7 @@ def _lz4_frame(data: memoryview, limit: int) -> _Lz4Frame:
             break
         size, stored = word & 0x7FFFFFFF, word >= 0x80000000
         blocks.append((position, size, stored))
-        # A compressed byte can stand for at most 255 bytes of a match.
+        # A compressed byte can represent at most 255 bytes of a match.
         bound += size if stored else min(block_max, 255 * size)
         position += size + checksum
     return _Lz4Frame(blocks, block_max, min(bound, limit), plain)

@@ -1,4 +1,4 @@
-"""Record batches of message format 2: where each field stands, by header alone.
+"""Record batches of message format 2: the position of each field, by header alone.
 
 Rules:
 - A batch is 12 bytes (base offset, length) and `length` more; 61 bytes are its header, then come
@@ -52,7 +52,7 @@ class TimestampType(IntEnum):
 class BatchHeader:
     """One batch's header. `position` is where the batch starts in its buffer, `size` its bytes.
 
-    All other fields are as they stand in the batch; the properties take its attributes apart.
+    All other fields are as stored in the batch; the properties take its attributes apart.
     """
 
     __slots__ = (
@@ -189,9 +189,9 @@ def iter_batches(
 
 
 def end_of_set(data: Readable) -> int:
-    """Where reading goes on behind the last whole batch, by headers alone; -1: not known.
+    """Where reading continues behind the last whole batch, by headers alone; -1: unknown.
 
-    Not known either when anything in the headers is odd: whoever reads the set finds out what.
+    Unknown, too, when anything in the headers is odd: reading the set finds the cause.
     """
     after = -1
     try:

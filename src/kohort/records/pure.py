@@ -185,7 +185,7 @@ class Chunk:
         self.topic = topic
         self.partition = partition
         self.leader_epoch = -1
-        """Epoch of the leader that wrote what stands before `position`; -1 at the beginning."""
+        """Epoch of the leader that wrote the records before `position`; -1 at the beginning."""
         self._data = memoryview(data)
         self._position = fetch_offset
         self._end_offset = MAX_OFFSET if end_offset is None else end_offset
@@ -297,7 +297,8 @@ class Chunk:
     def _run(
         self, give: Callable[[BatchHeader, Item, int], None], full: Callable[[int], bool]
     ) -> None:
-        """Gives records out until `full`, told the bytes that were read, or the chunk's end."""
+        """Returns records until `full`, called with the bytes read, is true, or to the chunk's
+        end."""
         self._enter()
         emitted = read = 0
         try:

@@ -4,7 +4,7 @@ Rules:
 - The base timestamp of a batch is its first record's; later ones may be smaller (negative deltas).
 - Offset deltas are 0 to count - 1; varints are as short as they can be, as Kafka's clients write
   them, so that equal records give equal bytes.
-- The first record is always taken, whatever its size; later ones only within `max_bytes`. A record
+- The first record is always taken, at any size; later ones only within `max_bytes`. A record
   that would make a batch of more than `alone_bytes` by itself shares its batch with no other.
 """
 

@@ -38,7 +38,7 @@ class RecordFault(Exception):
 
 
 class Item(NamedTuple):
-    """One record as it stands in its batch."""
+    """One record as stored in its batch."""
 
     delta: int
     timestamp_delta: int

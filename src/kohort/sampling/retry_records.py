@@ -1,6 +1,6 @@
 """Records of dead-letter topics and retry topics, read without joining a group.
 
-Rules: only what is committed is read, from the youngest `most` records of a topic on, up to its
+Rules: only committed records are read, from the youngest `most` records of a topic on, up to its
 present end; nothing is committed.
 """
 

@@ -1,4 +1,4 @@
-"""Looks at a cluster again and again, and keeps the last overview for whoever asks.
+"""Looks at a cluster again and again, and keeps the last overview for its readers.
 
 Rules:
 - One thread samples; any thread reads `latest`, which is replaced as a whole and never changed.
@@ -200,7 +200,7 @@ class Sampler:
     def _read(
         self, groups: Mapping[str, GroupView]
     ) -> tuple[dict[tuple[str, TopicPartition], int], dict[str, set[TopicPartition]]]:
-        """Times of the records that the groups read next, what stands and lags most first."""
+        """Times of the records that the groups read next, stuck and lagging partitions first."""
         wanted = heapq.nsmallest(
             MOST,
             (

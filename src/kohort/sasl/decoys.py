@@ -6,8 +6,8 @@ Rules:
   has its own) and iterations, as often as they occur. With one kind of user there is one of decoy.
 - It is made of the broker's secret key and the name alone, so that it is the same in every attempt
   and after every restart. It changes when the kinds of users do, as a user's own does when
-  somebody sets the password anew.
-- What is drawn is a whole user, with each mechanism: asked by both, decoys agree as users do.
+  an administrator sets a new password.
+- A decoy is a whole user, with each mechanism: asked by both, decoys agree as users do.
 """
 
 from __future__ import annotations

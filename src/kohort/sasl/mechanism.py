@@ -1,8 +1,8 @@
 """What a SASL mechanism is: a machine of one exchange, bytes in and bytes out.
 
 Rules:
-- A machine has no clock, no randomness and no I/O: nonces, credentials and times are given to it.
-- A refusal is an `AuthenticationError` that says why. Secrets stand in no error and no `repr`.
+- A machine has no clock, no randomness and no I/O: nonces, credentials and times are arguments.
+- A refusal is an `AuthenticationError` with the reason. No error and no `repr` contains a secret.
 - A machine is used for one exchange and knows when that is over; a message after it is refused.
 """
 
@@ -38,7 +38,7 @@ class ClientExchange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The exchange goes on: the client is to answer this."""
+    """The exchange continues: the client has to answer this."""
 
     data: bytes
 

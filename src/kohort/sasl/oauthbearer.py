@@ -1,7 +1,7 @@
 """OAUTHBEARER (RFC 7628, KIP-255): a token that somebody both sides trust has given out.
 
 Rules:
-- A token is a secret: it stands in no error and no `repr`.
+- A token is a secret: no error and no `repr` contains it.
 - A broker that refuses says why in JSON, hears one more byte, and then ends the exchange.
 """
 

@@ -1,10 +1,10 @@
 """SASLprep (RFC 4013): one form for user names and passwords that look alike.
 
 Rules:
-- What is stored must stand in the prepared form (`require_prepared`). Apache Kafka and librdkafka
-  send and compare names and passwords as they were typed, others prepare them: a credential that
+- Stored names and passwords must be in the prepared form (`require_prepared`). Apache Kafka and
+  librdkafka send and compare names and passwords as typed, others prepare them: a credential that
   preparing changes would work with some clients only, so it is refused when it is made.
-- What is sent is sent as it was typed, as Apache Kafka does.
+- Names and passwords are sent as typed, as Apache Kafka does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def saslprep(text: str) -> str:
 
 
 def require_prepared(text: str, what: str) -> str:
-    """`text`, when it stands in the prepared form already. Raises ConfigError; `what` names it."""
+    """`text`, when it is in the prepared form already. Raises ConfigError; `what` names it."""
     if not text:
         raise ConfigError(f"{what} is empty; give one")
     try:

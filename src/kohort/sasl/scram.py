@@ -68,7 +68,7 @@ def verifies(mechanism: str, credential: ScramCredential, password: str) -> bool
 
 
 def escaped(name: str) -> str:
-    """A name as it stands in a message: `=` and `,` have a meaning there."""
+    """A name as messages contain it: `=` and `,` have a meaning there."""
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
@@ -128,7 +128,7 @@ class ScramClient:
         except ValueError as error:
             raise self._refused(f"the broker's first message is not SCRAM: {error}") from None
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise self._refused("the broker's nonce does not go on from ours")
+            raise self._refused("the broker's nonce does not continue ours")
         if not MIN_ITERATIONS <= iterations <= MAX_CLIENT_ITERATIONS:
             raise self._refused(
                 f"the broker asks for {iterations} iterations; "

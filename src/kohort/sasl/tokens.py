@@ -2,8 +2,8 @@
 
 Rules:
 - A signed token's algorithm must be one with a public key; `none` and shared secrets are refused
-  whatever the token says. No key is ever fetched from where a token points (`jku`, `x5u`).
-- Times are compared with the `now_ms` that is given. A token without an end is refused.
+  even if the token names one. No key is ever fetched from a token's address (`jku`, `x5u`).
+- Times are compared with the argument `now_ms`. A token without an end is refused.
 - Reasons name claims, never the token.
 
 Signatures are checked by PyJWT (the extra `oauth`).

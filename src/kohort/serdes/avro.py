@@ -22,8 +22,8 @@ class AvroSerde(Framed[Any]):
     """Avro values: dictionaries for records, as `fastavro` makes them.
 
     Args:
-        schema: what is written, and what read values are resolved to; JSON text, or what it
-            parses to. None only reads, each value as it was written.
+        schema: the schema of writing, to which read values are resolved; JSON text, or the parsed
+            JSON. None only reads, each value with its writer's schema.
     """
 
     def __init__(

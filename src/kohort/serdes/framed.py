@@ -73,7 +73,7 @@ class Framed(Serde[T]):
             return self._read(reader, memoryview(data)[_HEADER.size :])
         except KohortError:
             raise
-        except Exception as error:  # libraries raise whatever hostile bytes lead them to
+        except Exception as error:  # libraries raise any error on hostile bytes
             raise DeserializationError(
                 f"schema {schema_id} does not fit: {type(error).__name__}: {error}"
             ) from error

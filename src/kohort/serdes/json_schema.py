@@ -1,8 +1,8 @@
 """JSON Schema through a schema registry, by `jsonschema` (the extra `kohort[registry]`).
 
 Rules:
-- What is written is valid by the schema; what is read is checked by the given schema, or else by
-  the one it was written with, unless `validate` is False.
+- Written values are valid by the schema; read ones are checked by the given schema, or else by
+  their writer's, unless `validate` is False.
 """
 
 # jsonschema carries no complete types, so strict checking would only speak of it.

@@ -57,7 +57,7 @@ class ProtobufSerde(Framed[M], Generic[M]):
         return schema
 
     def _with_imports(self, file: Any) -> Schema:
-        """The schema of a file; what it imports is registered under its name first."""
+        """The schema of a file; its imports are registered under their names first."""
         references: list[Reference] = []
         for imported in file.dependencies:
             if imported.name.startswith("google/protobuf/"):

@@ -29,7 +29,7 @@ class Undecodable:
     """The place of a key or value that did not decode.
 
     Attributes:
-        raw: its bytes, as they stand in the log.
+        raw: its bytes, as stored in the log.
         error: why. DeserializationError is permanent; an error that is `retriable` (the schema
             registry does not answer) may be gone when the record is read again.
     """

@@ -1,8 +1,8 @@
 """The schema registry: schemas by id, ids by schema, over its REST API (as Confluent's).
 
 Rules:
-- What a registry has said about an id never changes, so it is kept for ever (`cached_max` of them,
-  the least used goes). That an id is unknown may change: it is asked again after `_RETRY_S`.
+- A registry's answer about an id never changes, so it is kept (`cached_max` of them, the least used
+  goes). An unknown id may become known: it is asked again after `_RETRY_S`.
 - Several addresses are tried in turn. A registry that does not answer is a ConnectionFailedError,
   which is retriable; one that refuses, a SchemaRegistryError, which is not.
 - Calls block, for at most `timeout_s` an address; safe from several threads.
@@ -83,7 +83,7 @@ class SchemaRegistry:
         self._tls, self._max = tls, cached_max
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        """One question at a time: whoever waited for the same answer finds it."""
+        """One request at a time: callers that waited for the same answer find it."""
         self._cache: OrderedDict[Any, Any] = OrderedDict()
         self._unknown: OrderedDict[Any, tuple[float, KohortError]] = OrderedDict()
 
@@ -113,15 +113,15 @@ class SchemaRegistry:
         return self._kept(("version", path), lambda: self._schema(path))
 
     def latest_id(self, subject: str) -> int:
-        """The id of the newest schema of a subject; asked for anew at every call."""
+        """The id of the newest schema of a subject; requested at every call."""
         return int(self._call(f"/subjects/{_quoted(subject)}/versions/latest")["id"])
 
     def latest(self, subject: str) -> Schema:
-        """The newest schema of a subject; asked for anew at every call."""
+        """The newest schema of a subject; requested at every call."""
         return self._schema(f"/subjects/{_quoted(subject)}/versions/latest")
 
     def versions(self, subject: str) -> list[int]:
-        """The versions that a subject has, oldest first; asked for anew at every call."""
+        """The versions that a subject has, oldest first; requested at every call."""
         newest = int(self._call(f"/subjects/{_quoted(subject)}/versions/latest")["version"])
         return [v for v in range(1, newest + 1) if self._has(subject, v)]
 
@@ -142,7 +142,8 @@ class SchemaRegistry:
         return self._kept((subject, schema), lambda: int(self._call(path, _body(schema))["id"]))
 
     def look_up(self, subject: str, schema: Schema) -> int:
-        """The id of a schema that stands under the subject. Raises SchemaRegistryError if not."""
+        """The id of a schema that is registered under the subject. Raises SchemaRegistryError if
+        not."""
         path = f"/subjects/{_quoted(subject)}"
         return self._kept((subject, schema), lambda: int(self._call(path, _body(schema))["id"]))
 
@@ -269,7 +270,7 @@ def _parsed(url: str, data: bytes) -> dict[str, Any]:
         if len(data) <= _ANSWER_BYTES_MAX:
             return dict(json.loads(data))
     except (ValueError, TypeError, RecursionError):
-        pass  # told below
+        pass  # reported below
     raise SchemaRegistryError(f"{url} did not answer as a schema registry does")
 
 

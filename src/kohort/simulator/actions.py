@@ -65,7 +65,7 @@ def close(world: World, who: str) -> None:
 
 @_does("stall {who} for {ms} ms")
 def stall(world: World, who: str, ms: int) -> None:
-    """The whole process stands still (a pause of the machine, SIGSTOP)."""
+    """The whole process is frozen (a pause of the machine, SIGSTOP)."""
     app = world.app(who)
     if app is not None:
         app.machine.stall(ms)
@@ -73,7 +73,7 @@ def stall(world: World, who: str, ms: int) -> None:
 
 @_does("slow {who} for {ms} ms")
 def slow(world: World, who: str, ms: int) -> None:
-    """Its application takes so long before it polls again; its network goes on."""
+    """Its application waits this long before it polls again; its network continues."""
     app = world.app(who)
     if app is not None:
         app.be_slow(ms)
@@ -131,7 +131,7 @@ def _wish(world: World, who: str, *what: Any) -> None:
 
 @_does("remove {who} from the group")
 def remove(world: World, who: str) -> None:
-    """Somebody removes its member (LeaveGroup in its name, epoch -1); it is not told."""
+    """An operator removes its member (LeaveGroup in its name, epoch -1); it gets no notice."""
     app = world.app(who)
     session = None if app is None else app.consumer.core.session
     if session is not None and session.member is not None and session.member.member_id:
@@ -173,7 +173,7 @@ def hand_heartbeats(world: World, who: str) -> None:
 
 @_does("{who} heartbeats by hand every {ms} ms")
 def hand_keeps_heartbeating(world: World, who: str, ms: int) -> None:
-    """It heartbeats until the world is mended, whatever it is told."""
+    """It heartbeats until the world is repaired, whatever the answers."""
     world.hand(who).heartbeat_every(ms)
 
 
@@ -186,7 +186,7 @@ def hand_leaves(world: World, who: str) -> None:
 
 @_does("{who} commits {n} in {tp} by hand")
 def hand_commits(world: World, who: str, offset: int, tp: TopicPartition) -> None:
-    """It sends OffsetCommit in the generation it was told, -1 before."""
+    """It sends OffsetCommit in its last known generation, -1 before."""
     world.hand(who).commit(tp, offset)
 
 
@@ -210,7 +210,7 @@ def hand_commits_transaction(world: World, who: str) -> None:
 
 @_does("{who} aborts its transaction by hand")
 def hand_aborts_transaction(world: World, who: str) -> None:
-    """The marker is written: what it has staged is gone."""
+    """The marker is written: its staged records are gone."""
     world.hand(who).end_transaction(committed=False)
 
 
@@ -233,7 +233,7 @@ def cut_from(world: World, who: str, node: int | None) -> None:
 
 @_does("block {who} from {node} for {ms} ms")
 def block(world: World, who: str, node: int | None, ms: int) -> None:
-    """Nothing passes between them for so long."""
+    """No frame passes between them for this long."""
     target = world.node(node)
     if target is not None:
         world.network.block(who, target.number, ms)
@@ -241,7 +241,7 @@ def block(world: World, who: str, node: int | None, ms: int) -> None:
 
 @_does("slow the network to {ms} ms")
 def slow_network(world: World, ms: int) -> None:
-    """Every frame may take up to so long."""
+    """Every frame may take up to this long."""
     world.network.latency_ms = (1, max(1, ms))
 
 
@@ -346,7 +346,7 @@ def restart_node(world: World, node: int | None) -> None:
 
 @_does("stall {node} for {ms} ms")
 def stall_node(world: World, node: int | None, ms: int) -> None:
-    """It stands still; its connections stay."""
+    """It is frozen; its connections stay."""
     target = world.node(node)
     if target is not None:
         target.machine.stall(ms)
@@ -354,7 +354,7 @@ def stall_node(world: World, node: int | None, ms: int) -> None:
 
 @_does("forget the fetch sessions of {node}")
 def forget_sessions(world: World, node: int | None) -> None:
-    """Its slots went to others: whoever fetches from it has to begin a session anew (KIP-227)."""
+    """Its slots went to others: each fetcher has to begin a new session (KIP-227)."""
     target = world.node(node)
     if target is not None:
         target.sessions = target.no_sessions()
@@ -370,7 +370,7 @@ def move_to(world: World, node: int | None) -> None:
 
 @_does("move the coordinator")
 def move(world: World) -> None:
-    """Another living node is elected for the group's partition, or the same one anew."""
+    """Another living node is elected for the group's partition, or the same one again."""
     partition = world.cluster.partition_of(world.group)
     alive = world.cluster.alive()
     others = [n for n in alive if n != world.cluster.group_leaders[partition]] or alive

@@ -4,8 +4,8 @@ Rules:
 - Everything below the call is the real code: `ConsumerBase`, its core, its calls, its connections.
   Only what carries a call out (a thread, a task) is replaced by `Driver`, on virtual time.
 - The application is one generator: it polls, deals with what came, commits in its way, and does in
-  between what the plan asks of it (seek, pause, close). It may be slow, stall, or die.
-- It tells the checks what it sees, when it sees it: what was handed out, what its listener heard.
+  between the plan's requests (seek, pause, close). It may be slow, stall, or die.
+  - It reports to the checks as it happens: the records it got, the calls of its listener.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Driver:
     def __init__(self, machine: Machine, life: Life) -> None:
         self._machine = machine
         self.stack: list[Generator[Any, Any, Any]] = [life]
-        """What it is in the middle of, the innermost last."""
+        """Its present calls, the innermost last."""
         self._timer: Handle | None = None
         self._rung = False
         self._waiting = False
@@ -243,7 +243,7 @@ class Application:
         self.read = 0
         """Records handed out so far."""
         self.commit_failed = False
-        """Whether its last own commit was refused, or not answered; it was told."""
+        """Whether its last own commit was refused, or not answered; it has the error."""
         loop = SimLoop(self.machine, world.network)
         self.driver = Driver(self.machine, self._life())
         thread = SimThread(loop, self.chance.random)
@@ -296,7 +296,7 @@ class Application:
         self.wishes.append(what)
 
     def be_slow(self, duration_ms: int) -> None:
-        """The next records take so long to deal with."""
+        """The next records take this long to handle."""
         self.slow_until_ms = max(self.slow_until_ms, self.world.schedule.now_ms + duration_ms)
 
     def die(self) -> None:

@@ -1,4 +1,4 @@
-"""The simulated cluster: topics, leaders, and who is told of them when.
+"""The simulated cluster: topics, leaders, and when each node learns of a change.
 
 Rules:
 - There is one truth (leaders, epochs) and every node learns of it after a while of its own; in

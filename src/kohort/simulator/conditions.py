@@ -69,7 +69,7 @@ def has_read(world: World, who: str, count: int) -> Met:
     return met
 
 
-@_asks("{who} is told {code} by {api}")
+@_asks("{who} gets {code} from {api}")
 def is_told(world: World, who: str, code: int, api: str) -> Met:
     """A member driven by hand was last answered so (`NONE` for no error)."""
     return lambda: world.hand(who).last_errors.get(api) == code
@@ -201,7 +201,7 @@ def expect_committed(world: World, tp: TopicPartition, offset: int) -> bool:
 
 @_expects("{who} is fenced")
 def expect_fenced(world: World, who: str) -> bool:
-    """It was told that another one has its instance id, and has ended."""
+    """It learned that another member has its instance id, and has ended."""
     return any(app.fenced for app in world.all_apps if app.name == who)
 
 

@@ -1,7 +1,7 @@
 """What happened in a simulated run: every event for the trace's hash, the telling ones as a story.
 
-Rules: the hash covers every noted and told event in order, with its time; two runs of one seed have
-equal hashes, or the simulator (or what it simulates) is not deterministic.
+Rules: the hash covers every noted and reported event in order, with its time; two runs of one seed
+have equal hashes, or the simulator (or the simulated code) is not deterministic.
 """
 
 from __future__ import annotations

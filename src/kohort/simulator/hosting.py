@@ -2,10 +2,10 @@
 
 Rules:
 - As DESIGN.md has it: append as one batch, replay, hold the replies until the log is flushed up to
-  there; replies without records wait for the same mark. A failed append refuses everything that is
-  held, and the shard is loaded anew.
-- `lead` and `resign` name the leader epoch and may come in any order: what is older than what is
-  known changes nothing (G11, B23).
+  there; replies without records wait for the same mark. A failed append refuses all held replies,
+  and the shard is loaded again.
+- `lead` and `resign` name the leader epoch and may come in any order: an older epoch than the known
+  one changes nothing (G11, B23).
 - Loading takes its time; until then the shard answers as one that loads.
 - The broker's own shell is `broker/coordinator/shard_host.py`: a change of decisions here needs a
   look there, too (ADR 0011).
@@ -163,7 +163,7 @@ class ShardHost:
         self.run(self.shard.handle(asked.request, context, self.node.machine.now_ms()))
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """A transaction's marker: it stands in the log, then it counts."""
+        """A transaction's marker: once it is in the log, it counts."""
         if self.shard is not None and self.loaded and self.epoch == self.log.epoch:
             at = self.log.append_marker(producer_id, committed)
             self.shard.replay_marker(producer_id, committed)
@@ -211,7 +211,7 @@ class ShardHost:
             self._arm(shard)
 
     def _start_again(self, shard: GroupShard, effects: Effects, code: int) -> None:
-        """What was to be written is not: refuse, drop the shard, load again a little later."""
+        """The append failed: refuse, drop the shard, load again a little later."""
         held = [reply for _, replies in self.held for reply in replies]
         self.held.clear()
         self.node.world.journal.tell(

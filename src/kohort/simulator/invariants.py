@@ -4,7 +4,7 @@ The one source: `kohort simulate` prints from here what was broken, comments and
 codes, and `tools/write_invariants.py` writes `docs/invariants.md`. Pure data.
 
 Rules:
-- A code that stands in a comment, a docstring or a check stands here; a test looks for others.
+- A code in a comment, a docstring or a check is listed here; a test looks for others.
 - One sentence each: what always holds (of a bug: what once happened elsewhere).
 """
 
@@ -66,7 +66,7 @@ LIVENESS: Final = Section(
         "rebalances for each change of its members",
         "GL2": "every living consumer with a subscription is a member",
         "GL3": "a dead member is gone after its session timeout",
-        "GL4": "no rebalance goes on for ever: members have the rebalance timeout to join again, "
+        "GL4": "every rebalance ends: members have the rebalance timeout to join again, "
         "and as long to fetch their assignment",
         "GL5": "every subscribed partition with data is read and handed out; to be assigned is "
         "not enough",
@@ -97,7 +97,7 @@ CONSUMER: Final = Section(
         "C10": "a paused partition hands out nothing and keeps what was fetched; its pause ends "
         "with its ownership and survives a rebalance that retains it",
         "C11": "close() ends in its time, and a static member does not leave the group",
-        "C12": "heartbeats go on while the application works, until max.poll.interval.ms is over",
+        "C12": "heartbeats continue while the application works, until max.poll.interval.ms ends",
         "C13": "an Arrow batch holds records of one assignment, in the order of C2, and no buffer "
         "is used again while anything refers to it",
         "C14": "a client that is used in a forked process raises",
@@ -115,13 +115,13 @@ FETCHER: Final = Section(
         "F1": "a Fetch answer holds only partitions of its session, each once, and a session that "
         "was refused begins with a full request",
         "F2": "read_committed returns a record exactly when its transaction is committed and it "
-        "stands below the last stable offset, in whatever order the broker lists aborted "
+        "is below the last stable offset, in whatever order the broker lists aborted "
         "transactions",
         "F3": "a batch's CRC is checked before the batch is parsed",
         "F4": "fetched bytes that wait to be handed out stay within their limit",
         "F5": "decompressed bytes are bounded",
         "F6": "a malformed batch raises one typed error with topic, partition, offset and the "
-        "offset to go on from; it never hangs or raises anything else",
+        "offset to continue from; it never hangs or raises anything else",
     },
 )
 
@@ -129,8 +129,8 @@ OFFSETS: Final = Section(
     "Committed offsets (O)",
     "What the coordinator keeps for a group.",
     {
-        "O1": "whoever commits an offset reads it back, and nobody reads one that is only staged "
-        "in a transaction",
+        "O1": "a client that commits an offset reads it back, and no client reads one that is only "
+        "staged in a transaction",
         "O2": "a confirmed commit survives failover, process death and power loss as its "
         "durability promises",
         "O3": "a committed offset falls only when somebody commits a lower one",
@@ -147,10 +147,10 @@ LOG: Final = Section(
     "The log (L)",
     "A partition on disk.",
     {
-        "L1": "what was acknowledged is there after a crash, at the level of durability it was "
+        "L1": "acknowledged records are there after a crash, at the level of durability they were "
         "acknowledged for",
-        "L2": "what is recovered is an exact prefix of what was appended: offsets rise, and no "
-        "batch is partial",
+        "L2": "the recovered records are an exact prefix of the appended ones: offsets rise, and "
+        "no batch is partial",
         "L3": "a record that was readable below the high watermark keeps its offset and its bytes",
         "L4": "a batch of an idempotent producer is appended at most once, also after a restart "
         "or a truncation",
@@ -235,15 +235,14 @@ WORKERS: Final = Section(
     "Workers (W)",
     "The App's engine between poll and commit.",
     {
-        "W1": "a commit never passes an unfinished record; what is done beyond it stands beside "
-        "the commit, bound to its offset, and always fits; what cannot be read means: nothing is "
-        "done",
+        "W1": "a commit never passes an unfinished record; the snapshot of records done beyond it "
+        "is beside the commit, bound to its offset, and always fits; an unreadable one means that "
+        "nothing is done",
         "W2": "workers get bounded lists and never touch trackers; a process that dies is "
         "replaced, and its records are tried one at a time",
         "W3": "with hold_key the later records of a key wait for the failed one, across restarts "
         "and within bounds",
-        "W4": "which partitions are paused is worked out anew from what is true now; no flag "
-        "outlives a rebalance",
+        "W4": "pauses are computed each time from the present state; no flag outlives a rebalance",
         "W5": "what a handler sends counts only when the handler succeeds",
         "W6": "a dependency that is down opens the circuit breaker and does not send its topic to "
         "the dead-letter topic; one record at a time finds out whether it is back",
@@ -254,7 +253,7 @@ WORKERS: Final = Section(
 
 SECURITY: Final = Section(
     "Strangers (S)",
-    "What a broker owes whoever can reach its port.",
+    "The promises of a broker to every client that can reach its port.",
     {
         "S1": "before a login only ApiVersions, SaslHandshake and SaslAuthenticate are answered, "
         "within a size of their own",
@@ -352,7 +351,7 @@ BUGS: Final = Section(
         "B37": "members without partitions were left out of the leader's plan",
         "B38": "the assignment of an older subscription was taken for that of the new one",
         "B39": "each short poll sent a new commit, and the member never joined",
-        "B40": "a member went on after a commit had been refused because it was expelled",
+        "B40": "a member continued after a commit had been refused because it was expelled",
         "B41": "a failed lookup of the coordinator was the last one",
         "B42": "thousands of commits waited for a coordinator that was gone, without a bound",
         "B43": "heartbeats starved while the application worked",
@@ -367,7 +366,7 @@ BUGS: Final = Section(
         "B52": "the end of an epoch validation undid a seek",
         "B53": "a missing leader, or an undefined end, was taken for a truncation",
         "B54": "the answer for one partition reset another one",
-        "B55": "a consumer stood still behind batches without records",
+        "B55": "a consumer stopped behind batches without records",
         "B56": "aborted transactions came in another order than expected, and aborted records "
         "were returned",
         "B57": "an unknown error was taken for the end of a transaction, or an end applied to the "

@@ -1,4 +1,4 @@
-"""The simulated logs: of groups, with what is flushed and what is not, and of topics.
+"""The simulated logs: of groups, with flushed and unflushed records, and of topics.
 
 Rules:
 - A `GroupLog` is one partition of `__consumer_offsets`. What was appended survives its process,
@@ -67,7 +67,7 @@ class GroupLog:
 
     def lose(self, end: int) -> int:
         """The power is cut: nothing from `end` on survives. How many records are gone."""
-        assert end >= self.flushed, "what was flushed is kept"
+        assert end >= self.flushed, "flushed records are kept"
         lost = self.end - end
         if lost:
             self.entries = [entry for entry in self.entries if entry.offset < end]

@@ -3,7 +3,7 @@
 Rules:
 - The client code above it is the real one, from `ClusterClient` upwards; only sockets, threads and
   clocks are replaced.
-- An error that a callback raises goes through to whoever runs the world: it is a defect.
+- An error in a callback propagates to the caller of the world: it is a defect.
 """
 
 from __future__ import annotations
@@ -116,4 +116,4 @@ class SimThread(NetworkThread):
         self._stopped = False
 
     def release(self) -> None:
-        """The process goes on; nothing ends with the last client."""
+        """The process continues; nothing ends with the last client."""

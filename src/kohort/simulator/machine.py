@@ -50,7 +50,7 @@ class Machine:
         return self.clock.shows(self.schedule.now_ms)
 
     def stall(self, duration_ms: int) -> None:
-        """Nothing runs for so long (true time)."""
+        """Nothing runs for this long (true time)."""
         until_ms = self.schedule.now_ms + duration_ms
         self.stalled_until_ms = max(self.stalled_until_ms, until_ms)
 

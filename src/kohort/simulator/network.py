@@ -116,7 +116,7 @@ class SimConnection(Connection):
             self._network.send(self.channel, b"".join(bytes(b) for b in buffers)[4:])
 
     def close(self, error: KohortError | None = None) -> None:
-        """Close; the handler is told as the real one tells it, later and once."""
+        """Close; the handler is called as the real one calls it, later and once."""
         if not self.is_closed:
             self.is_closed = True
             self._network.client_closes(self, error)
@@ -135,7 +135,7 @@ class Network:
         self.blocks: dict[tuple[str, int], int] = {}
         """(client, node) to the end of the block between them."""
         self.watchers: list[Callable[[str, str, str, int], None]] = []
-        """Told (way, api, client, node) as each frame arrives."""
+        """Called with (way, api, client, node) as each frame arrives."""
         self._channels: dict[int, tuple[Channel, SimConnection]] = {}
         self._held: list[tuple[Channel, SimConnection, str, bytes]] = []
         self._count = 0
@@ -201,7 +201,7 @@ class Network:
 
     def _up(self, channel: Channel, api: str, frame: bytes, again: bool) -> None:
         if not channel.node_open or (not channel.client_open and api == "OffsetCommit"):
-            # A commit that comes when its sender has given it up could set an offset back, whatever
+            # A commit that arrives after its sender gave it up could set an offset back, whatever
             # the sender does; Apache Kafka has no cure for that either.
             return
         if again:
@@ -295,7 +295,7 @@ class Network:
     def cut_channel(
         self, channel: Channel, *, client_ms: int | None = 0, node_ms: int | None = 0
     ) -> None:
-        """Break a connection; each side learns after so long (None: never by itself)."""
+        """Break a connection; each side learns of it after this long (None: never by itself)."""
         entry = self._channels.pop(channel.number, None)
         if entry is None:
             return
@@ -353,7 +353,7 @@ class Network:
     # -- blocks ----------------------------------------------------------------------------------
 
     def block(self, client: str, node: int, duration_ms: int) -> None:
-        """Nothing passes between them for so long."""
+        """No frame passes between them for this long."""
         until_ms = self.schedule.now_ms + duration_ms
         key = client, node
         self.blocks[key] = max(self.blocks.get(key, 0), until_ms)

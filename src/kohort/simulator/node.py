@@ -5,7 +5,7 @@ Rules:
   is parked holds back what is behind it.
 - Groups are the real coordinator's business (`hosting`); the rest is the least that a consumer
   needs, with the errors that it has to live with: stale leaders, unknown epochs, no coordinator.
-- What a node knows of the cluster it is told late: see `SimCluster`.
+- A node learns of changes to the cluster late: see `SimCluster`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SimNode:
         self._talks[channel.number] = _Conversation()
 
     def disconnected(self, channel: Channel) -> None:
-        """A client's connection is gone; what it waited for is forgotten where that is possible."""
+        """A client's connection is gone; its waiting requests are dropped where possible."""
         talk = self._talks.pop(channel.number, None)
         if talk is not None:
             talk.closed = True

@@ -28,7 +28,7 @@ class Settings:
     fetch_slots: int = 1_000
     """How many fetch sessions a node has (`max.incremental.fetch.session.cache.slots`)."""
     fetch_eviction_ms: int = 120_000
-    """One that was not used for so long gives way to another."""
+    """One that is unused for this long gives way to another."""
     metadata_age_ms: int = 5_000
     load_ms: tuple[int, int] = (0, 500)
     flush_ms: tuple[int, int] = (1, 10)
@@ -83,7 +83,7 @@ class ConsumerPlan:
     permille: int = 1_000
     """The speed of its clock."""
     reset: str = "earliest"
-    """Where it begins without a committed offset, and goes on where the log has lost its own."""
+    """Where it begins without a committed offset, or when the log has lost its own."""
     fence: bool = False
     """Commits inside the listener, too, before partitions are given up."""
 

@@ -1,8 +1,8 @@
 """Scenario files: one story in TOML, read strictly, and written from plans.
 
 Rules:
-- The file says who takes part, what happens in sentences, and what must hold at the end; all
-  invariants hold anyway (docs/simulator.md). What is not known is refused with the nearest name.
+- The file lists the actors, the events in sentences, and the conditions at the end; all invariants
+  hold anyway (docs/simulator.md). An unknown sentence is refused with the nearest one.
 - A scenario runs under several seeds (small chances: delays, ids) and in each of its variants.
 - The scenarios of the package are named after the bug they replay or the spec's number.
 """

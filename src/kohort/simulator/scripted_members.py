@@ -2,7 +2,7 @@
 
 Rules:
 - A hand is a name that no consumer of the plan has. It remembers the member id, the generation and
-  the codes that it was told, and sends only what a step says.
+  the codes from its answers, and sends only the requests of its steps.
 - It speaks to the shard in charge directly, through no network; its requests are encoded and
   decoded all the same. The checks of coordinators hold for it as for everybody.
 """
@@ -235,5 +235,5 @@ class Hand(Channel):
             if not code:
                 self.generation = response.generation_id
                 self.others = [member.member_id for member in response.members]
-        self.world.journal.tell(f"{self.client} is told {ErrorCode.name_of(code)} by {api}")
+        self.world.journal.tell(f"{self.client} gets {ErrorCode.name_of(code)} from {api}")
         return True

@@ -77,7 +77,7 @@ class World:
         self.last_leader = list(self.cluster.group_leaders)
 
     def heal(self) -> None:
-        """Everything works again: what is held goes on, what is dead comes back (not consumers)."""
+        """Everything works again: held frames continue, dead nodes come back (not consumers)."""
         self.network.heal()
         self.network.latency_ms = (1, 5)
         self.slow_disk_ms = 0
@@ -169,7 +169,7 @@ class World:
         return f"id{self._ids}"
 
     def topics_changed(self) -> None:
-        """Topics were made or have grown: every shard is told."""
+        """Topics were created or have grown: notify every shard."""
         image = self.topics_image()
         for node in self.cluster.nodes.values():
             if node.alive:

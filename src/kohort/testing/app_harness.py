@@ -9,8 +9,8 @@ Rules:
 - The app's own engine decides: retry topics, due times, order, dead letters, circuits, snapshots.
   Only topics, commits, workers and the clock are replaced; there is no broker, socket or thread.
 - Handlers run on the calling thread, one after another, and take no time on the harness's clock.
-- A step is a place at which a program can die. After a crash only topics, commits and the store
-  are left, and the app goes on from these.
+- A step is a place at which a program can die. After a crash only topics, commits and the store are
+  left, and the app continues from these.
 
 """
 
@@ -58,7 +58,7 @@ class Copy:
     """A record in a retry topic or a dead-letter topic, and what its headers say.
 
     Attributes:
-        record: the copy as it stands there: key, value, headers, offset.
+        record: the copy as stored: key, value, headers, offset.
         retry: attempt number, due time, origin, reason, error.
     """
 

@@ -6,10 +6,10 @@
         clock.advance(45)      # heartbeats, session timeouts, back-offs: done in milliseconds
 
 Rules:
-- Inside `with`, clients of Kohort that this thread makes have no network thread: whoever waits does
-  the network's work, and the broker's. When nothing is left to do, the clock goes on to the next
+- Inside `with`, clients of Kohort that this thread makes have no network thread: a waiting call
+  does the network's work, and the broker's. When nothing is left to do, the clock jumps to the next
   timer at once. So a wait takes as long as the work in it, whatever its time-out.
-- Time passes only in `advance` and in calls that wait. Between them everything stands still: a
+- Time passes only in `advance` and in calls that wait. Between them everything is frozen: a
   process that does not heartbeat is one whose requests are cut (`cluster.faults.cut`).
 - Sockets are real: other clients could connect, but would wait in real time for a broker that works
   only while somebody waits on this thread. They need a `Cluster` without a clock.
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DAY_S: Final = 86_400
-"""How long `run_app` runs an app at most, unless told otherwise."""
+"""The longest that `run_app` runs an app by default."""
 QUIET: Final = {
     "fetch_max_wait_ms": 25_000,
     "heartbeat_interval_ms": 300_000,
     "session_timeout_ms": 1_200_000,
     "max_poll_interval_ms": 1_200_000,
 }
-"""Of an app in virtual time: what it does when nothing happens is most of what it does."""
+"""Of an app in virtual time: most of its work is what it does when nothing happens."""
 LOOK_MS: Final = 1_000
 """How often `run_app` asks `until`, in virtual time."""
 MAX_WAIT_MS: Final = 86_400_000
@@ -128,7 +128,7 @@ class _VirtualThread(NetworkThread):
         return not self._stopped
 
     def release(self) -> None:
-        """It goes on until the clock's end."""
+        """It runs until the clock's end."""
 
     def end(self) -> None:
         """Close what is open."""
@@ -164,7 +164,7 @@ class JumpingBroker(Broker):
         self._jumped_ms = 0
 
     def jump(self, ms: int) -> None:
-        """Let time pass at once; what is due then is done before the next request."""
+        """Let time pass at once; actions due then happen before the next request."""
         self.call(self._jump, ms)
 
     def _jump(self, ms: int) -> None:

@@ -283,7 +283,7 @@ class Cluster:
     ) -> Generator[Failpoint]:
         """Within it, the `count`-th event that `matches` is waited for, and answered by `verdict`.
 
-        `matches` is called on the broker's thread; what it raises is raised at the end. See
+        `matches` is called on the broker's thread; its errors are raised at the end. See
         `kohort.broker.state.failpoints`.
         """
         tap = Failpoint(moment, matches, count=count, verdict=verdict)

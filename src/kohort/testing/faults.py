@@ -112,8 +112,8 @@ class ClusterFaults:
     ) -> SetFault:
         """Answer the next requests with these errors (names or codes), one each, then as usual.
 
-        `NONE` in the list lets one pass; `times` (default: the list once) goes round the list. The
-        request is not carried out; with `handled` it is, and its client is told otherwise.
+        `NONE` in the list lets one pass; `times` (default: the list once) repeats the list. The
+        request is not carried out; with `handled` it is, and its client gets the error.
         """
         listed = [errors] if isinstance(errors, str | int) else list(errors)
         codes = tuple(error_code(error) for error in listed)

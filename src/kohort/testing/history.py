@@ -12,7 +12,7 @@ Rules:
 - Every method may be called from any thread. Times are milliseconds since 1970, by default now.
 - Members are of one group. A member that comes back with the same name is the same member; one that
   was killed must be reported (`died`), because it cannot say so itself.
-- What it looks for, and what it believes, is `kohort.testing.history_check`.
+- `kohort.testing.history_check` has the checks and their assumptions.
 
 Shell: the clock, threads.
 """
@@ -40,7 +40,7 @@ class Report:
 
     violations: tuple[Violation, ...]
     acts: int
-    """How much was told."""
+    """The number of reported events."""
 
     def of(self, kind: Kind) -> list[Violation]:
         """Those of one kind."""
@@ -56,7 +56,7 @@ class Report:
 
 
 class History:
-    """What was done, as far as it was told.
+    """The events, as far as they were reported.
 
     `from_start`: the group reads each partition from its first record (else what lies before its
     first read is not judged). `exactly_once`: nothing may be read twice. `zombies`: members were
@@ -225,14 +225,14 @@ class History:
                 self.read(member, topic, partition, offset, value=value, time_ms=at)
             return
         self.read(member, topic, partition, low, high, time_ms=at)
-        if count > high - low + 1:  # some of them came twice in one poll; which is not told
+        if count > high - low + 1:  # some came twice in one poll; which ones is unknown
             self.read(member, topic, partition, high, time_ms=at)
 
     # -- waiting
 
     def wait(self, act: str, member: str = "", *, count: int = 1, timeout_s: float = 120.0) -> None:
-        """Return when an act (`assigned`, `committed`, …) was told `count` times, of a member or of
-        all together. Raises KafkaTimeoutError."""
+        """Return when an act (`assigned`, `committed`, …) was reported `count` times, of a member
+        or of all together. Raises KafkaTimeoutError."""
         awaited = Act(act)
         self._until(
             lambda: self._counts.get((awaited, member), 0) >= count,
@@ -259,8 +259,8 @@ class History:
             if not self._changed.wait_for(met, timeout_s):
                 counts = {f"{act} {name or 'all'}": n for (act, name), n in self._counts.items()}
                 raise KafkaTimeoutError(
-                    f"not within {timeout_s} s: {what}; {self._unread()} records are unread; told "
-                    f"so far: {counts}"
+                    f"not within {timeout_s} s: {what}; {self._unread()} records are unread; "
+                    f"reported so far: {counts}"
                 )
 
     # -- judging
@@ -272,7 +272,7 @@ class History:
             return sorted(self._acts, key=lambda act: act.time_ms)
 
     def check(self, *, complete: bool = False) -> Report:
-        """What is wrong so far. `complete`: what is still unread now will never be read."""
+        """The violations so far. `complete`: records that are unread now will never be read."""
         acts = self.told
         return Report(tuple(Replay(**self._options).run(acts, complete=complete)), len(acts))
 

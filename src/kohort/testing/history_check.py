@@ -1,8 +1,8 @@
-"""What a group must never have done, looked for in what its members and producers have said.
+"""Violations of a group's promises, found in the reports of its members and producers.
 
 Rules:
-- Only what was told is believed, in the order of its times; events of one member keep their order.
-- A record exists when a producer was told so. Of a partition of which no producer told anything,
+- Only reported events count, in the order of their times; events of one member keep their order.
+- A record exists when its producer's report says so. In a partition without any producer's report,
   every offset counts as a record.
 - Reading again what nobody had committed is allowed, as at least once says; with `exactly_once`
   nothing may be read twice.
@@ -58,7 +58,7 @@ class Violation:
     time_ms: int
     """When it was seen, since 1970."""
     what: str
-    """In words."""
+    """The violation as text."""
 
     def __str__(self) -> str:
         at = f"{self.time_ms / 1000:.3f}"
@@ -78,7 +78,7 @@ class Act(StrEnum):
     READ = "read"
     COMMITTED = "committed"
     MOVED = "moved"
-    """It was told to go elsewhere: a seek, a reset by an operator."""
+    """It was sent elsewhere: a seek, a reset by an operator."""
     DIED = "died"
 
 
@@ -95,7 +95,7 @@ class Told:
     """SENT, READ: the first offset; COMMITTED: the offset."""
     last: int = -1
     value: str | None = None
-    """SENT, READ of one offset: what is in the record, where that was told."""
+    """SENT, READ of one offset: the record's content, where it was reported."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Place:
     values: dict[int, str] = field(default_factory=dict[int, str])
     read: Ranges = field(default_factory=Ranges)
     complained: Ranges = field(default_factory=Ranges)
-    """Skipped offsets: they are not told again as lost."""
+    """Skipped offsets: they are not reported again as lost."""
     committed: int | None = None
     spans: dict[str, Span] = field(default_factory=dict[str, Span])
 

@@ -22,7 +22,7 @@ class Attempt:
 
     Attributes:
         at_ms: when, milliseconds since 1970.
-        topic, partition, offset: where the record stood first.
+        topic, partition, offset: the original position of the record.
         read_from: the topic that it was read from: the same, or a retry topic.
         number: 0 for the first try, 1 for the first retry, and so on.
         failure: why it failed, as "ValueError: text"; None when it succeeded.

@@ -89,7 +89,7 @@ class Stored:
         return None
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where it stands."""
+        """The record's position."""
         del timeout_s
         r = self._record
         return RecordMetadata(r.topic, r.partition, r.offset, r.timestamp)
@@ -103,7 +103,7 @@ class MemoryProducer:
     """Sends into `MemoryTopics`.
 
     Args:
-        reach: told before each record is stored.
+        reach: called before each record is stored.
     """
 
     def __init__(

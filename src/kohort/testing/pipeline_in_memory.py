@@ -182,7 +182,7 @@ class MemoryEngine:
 
 
 class _Clock:
-    """The `Clock` of a loader. What is due is read, so there is nothing to wait for."""
+    """The `Clock` of a loader. Due records are read at once, so there is nothing to wait for."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine

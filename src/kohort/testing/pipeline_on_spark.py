@@ -96,7 +96,7 @@ class SparkEngine:
         """Each stage once over what is there and due."""
         try:
             self._pipeline.run("available_now", spark=self._spark, max_restarts=0)
-        except Exception:  # the error that cut the driver off, in whatever class Spark wraps it
+        except Exception:  # the error that cut the driver off, whatever class Spark wraps it in
             died, self._died = self._died, None
             if died is None:
                 raise

@@ -9,8 +9,8 @@
     def test_failover(kafka_cluster, kafka_topic): ...
 
 Rules:
-- pytest loads it with every run of whoever has Kohort installed, so it imports nothing of Kohort
-  before a fixture is used.
+- pytest loads it with every run where Kohort is installed, so it imports nothing of Kohort before a
+  fixture is used.
 - One cluster of a shape serves all tests that ask for that shape. What a test did to it is undone
   after the test: its faults are cleared, its requests forgotten, nodes that it stopped run again.
 """

@@ -1,9 +1,10 @@
 """Free ports that stay a cluster's own while nobody listens at them.
 
 Rules:
-- A socket that is bound and never listens keeps its port: the system gives it to nobody who asks
-  for any port, connections to it are refused, and whoever sets SO_REUSEADDR (every listener of
-  ours) may listen at it. So a broker that is down for a moment finds its port free, and its clients
+- A socket that is bound and never listens keeps its port: the system gives it to no program that
+  asks for any port, connections to it are refused, and a program that sets SO_REUSEADDR (every
+  listener of ours) may listen at it. So a broker that is down for a moment finds its port free, and
+  its clients
   do not meet a stranger's broker there.
 - Linux has it so; elsewhere nothing is kept, and a port is free while nobody listens at it.
 
@@ -31,7 +32,7 @@ def keep_ports(owner: object, host: str, count: int) -> list[int]:
             kept.append(one)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(address)
-    except OSError:  # whoever listens there will say what is wrong with it
+    except OSError:  # the program that listens there will report the error
         _let_go(kept)
     return [one.getsockname()[1] for one in kept]
 

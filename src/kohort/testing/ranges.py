@@ -1,4 +1,5 @@
-"""Sets of offsets as ranges: what was read of a partition is a few of them, however much it was."""
+"""Sets of offsets as ranges: the records read of a partition are a few ranges, however many they
+are."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Message(Struct):
     """First version with compact lengths and tagged fields; 32768 for never."""
 
     LIMITS: ClassVar[Limits] = RESPONSE_LIMITS
-    """What decoding accepts unless told otherwise."""
+    """The limits of decoding by default."""
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     """Generated decoders by version; filled by `kohort.wire`."""
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}

@@ -270,7 +270,7 @@ _RUNTIME_NAMES: Final = {
 
 
 def _compile(cls: type[Message], source: str, names: dict[str, Any], title: str) -> dict[str, Any]:
-    """Runs generated source; `C_X` and `D_X` stand for class X and its shared default."""
+    """Runs generated source; `C_X` and `D_X` name class X and its shared default."""
     module = sys.modules[cls.__module__]
     space: dict[str, Any] = dict(_RUNTIME_NAMES)
     for name, value in names.items():

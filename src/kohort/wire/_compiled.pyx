@@ -2,9 +2,9 @@
 """Compiled codecs: a small machine that goes by the facts of a message at one version.
 
 Rules:
-- The generated Python codecs are its specification, and the only ones that explain. Whatever is
-  not plainly right (a damaged message, a value that does not fit, an unknown tagged field to be
-  written) the machine refuses, and the generated codec decides it from the start.
+- The generated Python codecs are its specification, and the only ones that explain. The machine
+  refuses any message that is not plainly right (damaged, a value that does not fit, an unknown
+  tagged field to be written), and the generated codec decides it from the start.
 - No length is believed before it is compared with what is left; a count is compared with the
   elements allowed and with the bytes that so many elements need at least.
 - What is decoded owns its memory, but for records, which are slices of the input.

@@ -1,4 +1,4 @@
-"""Which message stands for which key; modules are imported when first asked for."""
+"""The message of each API key; modules are imported when first requested."""
 
 from __future__ import annotations
 

@@ -124,11 +124,11 @@ def unknown_tags(buf: Buffer, p: int, count: int, most: int) -> tuple[list[tuple
 
 
 def in_order(tags: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Unknown tagged fields by tag; a tag may stand only once."""
+    """Unknown tagged fields by tag; a tag may occur only once."""
     tags.sort(key=lambda field: field[0])
     for (tag, _), (other, _) in pairwise(tags):
         if tag == other:
-            raise DecodeError(f"tagged field {tag} stands twice in one struct")
+            raise DecodeError(f"tagged field {tag} occurs twice in one struct")
     return tags
 
 

@@ -128,7 +128,7 @@ class Struct:
         self.fields = fields
 
     def present(self, version: int) -> list[Field]:
-        """The fields that stand in line at `version`, in wire order."""
+        """The fields that are encoded in order at `version`."""
         return [f for f in self.fields if version in f.versions and version not in f.tagged]
 
     def tagged(self, version: int) -> list[Field]:

@@ -306,7 +306,7 @@ cdef class Encoder:
                     )
                     self.kept[id(message)] = body
             parts.append(PyBytes_FromStringAndSize(<const char *> pen.data, pen.size))
-        except Exception:  # whatever it is, the generated one raises it with its reason
+        except Exception:  # any error: the generated codec raises it with its reason
             return None
         finally:
             if pen.grown:
@@ -330,7 +330,7 @@ cdef class Encoder:
             out += parts
             out.append(PyBytes_FromStringAndSize(<const char *> pen.data, pen.size))
             return
-        except Exception:  # whatever it is, the generated one raises it with its reason
+        except Exception:  # any error: the generated codec raises it with its reason
             pass
         finally:
             if pen.grown:

@@ -1,8 +1,8 @@
 """What broker and consumer say to each other about reading stored records from the disk. Pure.
 
 Rules (ADR 0015):
-- Everything stands in tagged fields (KIP-482) with a number of its own, which nobody else knows, so
-  that it is ignored by every other client and broker.
+- Everything is in tagged fields (KIP-482) with numbers of our own, so that every other client and
+  broker ignores it.
 - The answer to ApiVersions names a directory; a Fetch says that its sender has opened that; the
   answer to such a Fetch may name, for a partition, a place in a file of that directory instead of
   carrying its records.
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     position: int
     size: int
     end_offset: int
-    """Where reading goes on behind them."""
+    """Where reading continues behind them."""
 
     def encode(self) -> bytes:
         """As the value of the tagged field."""

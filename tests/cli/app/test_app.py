@@ -76,7 +76,7 @@ def test_what_takes_longer_than_the_drain_is_given_up(cluster: Cluster, program)
         4,
         "succeeded 1, scheduled for retry 0, dead-lettered 0, abandoned 1\n",
     )
-    assert "still being worked on when --drain was over" in err
+    assert "still in progress when --drain was over" in err
     again = start(cluster, "app", "run", where, "--drain", "0s")
     assert lines(again, 1) == ["slow"]
     again.kill()

@@ -313,7 +313,7 @@ SICK = (
     Case("no members, many partitions", {P0: LATE, P1: READ, P2: LATE}, members=(), state="Empty"),
     Case("no members, and what was to be read is gone", {P0: TRIMMED}, members=(), state="Empty"),
     Case(
-        "Spark: what it would read next is gone",
+        "Spark: the next record to read is gone",
         {P0: TRIMMED},
         members=(),
         state="Empty",
@@ -335,7 +335,7 @@ SICK = (
     ),
     Case("the leader does not answer", {P0: SILENT}),
     Case("the topic is gone under its reader", {P0: GONE}),
-    Case("what it would read next is gone", {P0: TRIMMED}),
+    Case("the next record to read is gone", {P0: TRIMMED}),
     Case("the topic was made again, and is shorter", {P0: BEYOND}),
     Case("the topic was made again, and is empty", {P0: replace(LATE, first=0, end=0, stable=0)}),
     Case("a transaction hangs", {P0: HELD}, transactions=transaction(known=False)),

@@ -62,7 +62,7 @@ def test_what_goes_on() -> None:
         ),
         (replace(AT_7, end=None), "node 1, does not answer"),
         (replace(AT_7, exists=False), "does not exist"),
-        (replace(AT_7, first=9), "what it would read next is gone: offset 7"),
+        (replace(AT_7, first=9), "the next record to read is gone: offset 7"),
         (replace(AT_7, end=3, stable=3), "behind the log's end, 3"),
         (AT_7, "a (/h) has it and has committed nothing for 10 s: its next record"),
     ],

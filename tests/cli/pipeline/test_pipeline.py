@@ -124,7 +124,7 @@ def test_an_interrupt_is_no_error_of_the_pipeline(
     monkeypatch.setattr(Pipeline, "run", run)
     ran = kohort("pipeline", "run", str(loader(tmp_path)))
     assert (ran.code, ran.out) == (130, "")
-    assert "goes on where it stood with the same command" in ran.err
+    assert "continues where it stopped with the same command" in ran.err
 
 
 def test_a_failure_is_one_error(

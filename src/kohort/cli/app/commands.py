@@ -2,8 +2,8 @@
 
 Rules:
 - MODULE:NAME is imported as Python does it, with the present directory first; FILE.py:NAME too.
-- SIGTERM and Ctrl-C let what was begun end, for at most `--drain`; what became of it is told.
-- SIGUSR1 tells what every partition is doing, on standard error, and changes nothing.
+- SIGTERM and Ctrl-C let records in progress end, for at most `--drain`; the outcome is printed.
+- SIGUSR1 prints the state of every partition on standard error, and changes nothing.
 - Exit codes: 4 when records were given up at the end, 3 when `check` found something to mend.
 
 Shell: a signal, and a thread that answers it.
@@ -65,7 +65,7 @@ for remote_command in (status, pause, resume, drain, retry_now):
     "--workers", type=click.IntRange(1, 10_000), help="Workers of each kind; the app's by default."
 )
 @click.option(
-    "--drain", metavar="TIME", help="How long what was begun may take to end, such as 30s."
+    "--drain", metavar="TIME", help="The longest time for records in progress, such as 30s."
 )
 @click.option(
     "-q",
@@ -80,14 +80,14 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
     Failed attempts are shown on standard error: topic, partition, offset, attempt, next try; at
     most 20 a second.
 
-    `kill -USR1 PID` makes it tell what every partition is doing, and why one stands still.
+    `kill -USR1 PID` prints the state of every partition, and why one is stopped.
     """
     found = _found(app, client)
     found.configure(workers=workers, drain=drain)
     _reach(found)
     _tell_on_request(found)
     found.on_failure(ShownFailures(quiet=quiet))
-    # What is shown of failures is not to stand there twice, as a log entry, too.
+    # A failure that is printed must not appear twice, as a log entry, too.
     logging.getLogger("kohort.processing").addFilter(lambda entry: not hasattr(entry, "failed"))
     click.echo(f"app {found.group} reads {', '.join(found.topics)} on {found.servers}", err=True)
     ended = found.run(on_trouble=None if quiet else _tell)
@@ -95,8 +95,8 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
     if ended.clean:
         return 0
     click.echo(
-        f"{ended.given_up:,} records were still being worked on when --drain was over; they are "
-        "done again by whoever owns their partitions next",
+        f"{ended.given_up:,} records were still in progress when --drain was over; the next owner "
+        "of their partitions handles them again",
         err=True,
     )
     return EXIT_PARTIAL
@@ -109,7 +109,7 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
 def check(app: str, output: str, client: Client) -> int:
     """Look at every retry topic; print the commands that create or mend them. Nothing is changed.
 
-    `run` creates what is missing by itself, where it may; this is for where it may not.
+    `run` creates missing topics by itself, where it may; this is for clusters where it may not.
     """
     found = _found(app, client)
     _reach(found)
@@ -198,7 +198,7 @@ def _reach(app: App) -> None:
 
 
 def _found(name: str, client: Client) -> App:
-    """The app, told what the command line says."""
+    """The app, with the options of the command line."""
     app = load_app(name)
     settings = client.given()
     servers = settings.pop("bootstrap_servers", None)

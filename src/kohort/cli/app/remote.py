@@ -130,7 +130,7 @@ Examples:
 )
 @command_options
 def resume(**options: Any) -> int:
-    """Let paused processes go on."""
+    """Let paused processes continue."""
     return _command("RESUME", **options)
 
 
@@ -197,7 +197,7 @@ def _command(
 def _control(prefix: str, client: Client) -> RemoteControl:
     from kohort.remote import RemoteControl
 
-    with open_admin(client.common()):  # one that is out of reach is said at once
+    with open_admin(client.common()):  # an unreachable cluster is reported at once
         return RemoteControl(prefix, client.common())
 
 

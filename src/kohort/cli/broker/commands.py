@@ -1,6 +1,6 @@
 """`kohort broker run`: the embedded broker as a process.
 
-Rules: flags win over the file, the file over the defaults; what is wrong is told before the data
+Rules: flags win over the file, the file over the defaults; errors are reported before the data
 directory is touched.
 """
 
@@ -219,9 +219,9 @@ def _one_each(users: tuple[str, ...]) -> tuple[str, ...]:
     for entry in users:
         if "," in entry:
             raise ConfigError(
-                f"the entry of user {entry.partition(':')[0]!r} has a comma; between users stand "
-                'blanks ($KOHORT_USERS="alice:secret bob:other"), or --user is given again for '
-                "each; a password with a comma stands in a --users-file"
+                f"the entry of user {entry.partition(':')[0]!r} has a comma; separate users by "
+                'blanks ($KOHORT_USERS="alice:secret bob:other"), or repeat --user; '
+                "a password with a comma needs a --users-file"
             )
     return users
 

@@ -101,7 +101,7 @@ Examples:
 @output_option
 @client_options
 def log_dirs(brokers: tuple[int, ...], output: str, client: Client) -> None:
-    """Every log directory with what it stores, and how full its disk is."""
+    """Every log directory with its contents, and how full its disk is."""
     from kohort.client.common.config import AdminConfig
 
     with open_admin(client.for_role(AdminConfig)) as admin:

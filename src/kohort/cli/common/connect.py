@@ -41,7 +41,7 @@ REFUSAL_S = 1.0
 
 @dataclass(frozen=True)
 class Client:
-    """What a command was told about its cluster."""
+    """The command line's settings for a cluster."""
 
     shared: tuple[Setting, ...] = ()
     """Of files and the environment, weakest first; they may hold keys of other clients."""
@@ -49,7 +49,7 @@ class Client:
     """Of the command line; each must be a key of the command's own client."""
 
     def with_flags(self, **values: Any) -> Client:
-        """The same, told more on the command line."""
+        """The same, with more settings from the command line."""
         more = (Setting(key, value, COMMAND_LINE) for key, value in values.items())
         return replace(self, flags=(*self.flags, *more))
 
@@ -70,7 +70,7 @@ class Client:
         return {"bootstrap_servers": DEFAULT_BOOTSTRAP, **values}
 
     def given(self) -> dict[str, Any]:
-        """Everything that was told, whichever clients it is for."""
+        """All settings, whichever clients they are for."""
         return {each.name: each.value for each in (*self.shared, *self.flags) if not each.role}
 
 
@@ -165,7 +165,7 @@ def key_values(texts: Iterable[str], option: str) -> dict[str, Any]:
 def open_admin(settings: dict[str, Any]) -> Generator[Admin]:
     """An admin client of a cluster that has answered. Raises ConnectionFailedError if it has not.
 
-    `settings` are checked first, so that a wrong key is told without waiting for a broker.
+    `settings` are checked first, so that a wrong key is reported without waiting for a broker.
     """
     from kohort.client.admin.admin import Admin
 

@@ -30,7 +30,7 @@ class ControlPort:
     port: int
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer. Raises KohortError with what the broker said, ConnectionFailedError."""
+        """The answer. Raises KohortError with the broker's message, ConnectionFailedError."""
         from http.client import HTTPConnection, HTTPException
 
         connection = HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)

@@ -1,7 +1,7 @@
 """Records as lines of text, both ways: what `consume` prints and `produce --jsonl` reads.
 
 Rules:
-- A record in JSON loses nothing: text is text, bytes that are not UTF-8 stand in base64 under
+- A record in JSON loses nothing: text is text, bytes that are not UTF-8 are in base64 under
   `key_base64` and `value_base64`; headers are a list, since a name may occur twice.
 - What `consume` prints as `jsonl`, `produce --jsonl` reads; `topic`, `offset` and
   `timestamp_type` tell where a record came from and are not written back.

@@ -28,7 +28,7 @@ def existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
 
 
 def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], list[GroupError]]:
-    """Those of the groups that there are, and what is to be said of the others.
+    """The groups that exist, and a message about the others.
 
     Raises GroupError where there is none of them.
     """

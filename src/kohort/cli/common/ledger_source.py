@@ -1,4 +1,4 @@
-"""Whose failures: the pipeline, store or topics that `retry` and `failed` are told to look at.
+"""The pipeline, store or topics whose failures `retry` and `dlq` show.
 
 Rules (spec 6.3):
 - The ledger is the truth. It is found by a pipeline's file, or by a store and the pipeline's name.

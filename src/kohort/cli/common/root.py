@@ -24,7 +24,7 @@ from kohort import __version__
 from kohort.errors import BrokerError, ConfigError, KohortError
 
 UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a full disk or a broken one behind our standard output is told by."""
+"""The errors of a full disk or a broken pipe behind our standard output."""
 _WHOLE = 1_000
 """Characters of a command's first sentence; more than any has."""
 EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -60,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "group": (
         "kohort.cli.group.commands",
         "group",
-        "List, describe, reset, delete groups; how far behind, why they stand or rebalanced.",
+        "List, describe, reset, delete groups; their lag, why they are stuck or rebalanced.",
     ),
     "cluster": (
         "kohort.cli.cluster.commands",
@@ -254,7 +254,7 @@ class LazyGroup(CommandGroup):
 
 
 def _unwritten(error: OSError) -> KohortError:
-    """The error to be told; what is still in our buffer goes nowhere, so that it is told once."""
+    """The error to report; our buffer is discarded, so that it is reported once."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return KohortError(f"the output could not be written: {error.strerror}")
 
@@ -288,7 +288,7 @@ def run(command: click.Command) -> None:
 def _have_streams() -> None:
     """Where we were begun with a standard stream closed, `/dev/null` takes its place.
 
-    Else whatever is opened next would get its number, and be written to in its stead.
+    Else the next opened file would get its number, and be written to instead.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -323,7 +323,7 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
 
 
 def _usage(error: click.ClickException) -> str:
-    """A wrong option or argument in one line, with what is meant here and where help is."""
+    """A wrong option or argument in one line, with the nearest valid one and where to find help."""
     text = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.option_name in HABITS:
         text += f" Here: {HABITS[error.option_name]}."
@@ -346,6 +346,6 @@ def _dotted(text: str) -> str:
 def _right(error: KohortError) -> str:
     """What to do about a right that is missing, where the error does not say it itself."""
     refused = isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
-    if not refused or "ask whoever" in str(error):
+    if not refused or "ask the cluster's" in str(error):
         return ""
-    return "; this user may not. Ask whoever keeps the cluster (`kohort acl add` gives the right)"
+    return "; this user may not. Ask the cluster's administrator (`kohort acl add` gives the right)"

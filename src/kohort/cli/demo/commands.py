@@ -35,8 +35,8 @@ def demo() -> None:
     show_default=True,
     help="Where everything is kept.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the run that is there.")
-@click.option("--limit", type=int, help="Only the first so many flights.")
+@click.option("--resume", is_flag=True, help="Continue the run in the directory.")
+@click.option("--limit", type=int, help="Only this many flights, from the first.")
 @click.option("--store", help="Database URL: sqlite:///FILE or postgresql://…  [default: SQLite]")
 @click.option(
     "--retries", default="2s 2s 5s 5s 5s 10s", show_default=True, help="The retry topics."
@@ -56,7 +56,7 @@ def flights(
 ) -> int:
     """Load a year of flights, with retries, and balance the books.
 
-    Exit code 3 when the books do not balance. Killed at any moment, go on with --resume.
+    Exit code 3 when the counts do not balance. After a kill at any moment, continue with --resume.
     """
     from kohort.demo.flights_run import FlightsRun, RunSettings
 
@@ -80,7 +80,7 @@ def _run(run: FlightsRun, settings: RunSettings, resume: bool, keep_broker: bool
             facts = run.facts()
         except KeyboardInterrupt:
             again = f"kohort demo flights --resume --dir {run.directory}"
-            click.echo(f"\nstopped; `{again}` goes on", err=True)
+            click.echo(f"\nstopped; `{again}` continues", err=True)
             raise
         finally:
             if not keep_broker:

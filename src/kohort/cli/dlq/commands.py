@@ -1,4 +1,4 @@
-"""`kohort dlq`: what has failed for good, how often for which reason, and each record of it.
+"""`kohort dlq`: the records that failed permanently, by reason, and each of them.
 
 Rules (spec 5.6, 6.3): counted and listed by the ledger when there is one; else by the copies in the
 dead-letter topic, marked as such. `list` changes and commits nothing; sending back is
@@ -236,7 +236,7 @@ def _matches(row: FailedRow, wanted: FailedFilter) -> bool:
 
 
 def _holds(row: FailedRow, record: Record, text: str | None) -> bool:
-    """Whether a failure has a text in what is told of it, or in its key or value."""
+    """Whether a failure's report, key or value contains a text."""
     if text is None:
         return True
     haystack = f"{row.reason} {row.error_class} {row.error_message}".lower()

@@ -1,7 +1,7 @@
 """`kohort dlq redrive`: send failed records back for another round, after a look at which.
 
 Rules (spec 5.6): a preview comes first, and a question, unless `--yes` is given. Ctrl-C stops after
-the page at hand; the same `--id` goes on. Nothing is deleted.
+the current page; the same `--id` continues. Nothing is deleted.
 
 Shell: clock, signals.
 """
@@ -39,7 +39,7 @@ Examples:
 @dlq.command("redrive", epilog=EXAMPLES)
 @click.option("--topic", required=True, help="The source topic.")
 @click.option("--group", required=True, help="The group that retries.")
-@click.option("--id", "redrive_id", help="The redrive's name; the same one goes on where it was.")
+@click.option("--id", "redrive_id", help="The redrive's name; the same one continues.")
 @click.option("--reason", help="Only failures of this reason.")
 @click.option("--error-class", help="Only failures of this exception class.")
 @click.option("--fingerprint", help="Only failures of this fingerprint.")
@@ -189,7 +189,7 @@ def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
     lines += [f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}" for k in kinds]
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
     if sent and not report.finished:
-        lines.append(f"stopped; `--id {name}` goes on from here")
+        lines.append(f"stopped; `--id {name}` continues from here")
     _say(output, "\n".join(lines), whole)
 
 

@@ -1,8 +1,8 @@
 """`kohort dlq show`: one record with all of its attempts, its headers and its value.
 
-Rules (spec 5.6): by the ledger when there is one; else by the copies in the retry topics and in the
-dead-letter topic, of which the retry topics keep theirs for a week. Only what is committed is
-looked at; nothing is changed.
+Rules (spec 5.6): from the ledger when there is one; else from the copies in the retry topics and in
+the dead-letter topic, of which the retry topics keep theirs for a week. Only committed records are
+read; nothing is changed.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def list_faults(control: ControlPort, output: str) -> None:
 
 
 def _counted(errors: Iterable[str]) -> str:
-    """`NOT_COORDINATOR x3, NONE`: an error that stands several times in a row is named once."""
+    """`NOT_COORDINATOR x3, NONE`: an error that occurs several times in a row is named once."""
     runs = [(name, sum(1 for _ in run)) for name, run in itertools.groupby(errors)]
     return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in runs)
 
@@ -167,7 +167,7 @@ def clear(number: int | None, control: ControlPort) -> None:
 )
 @click.option("--api", help="Only of this API.")
 @click.option("--since", type=int, default=0, help="Only after the one of this number.")
-@click.option("--wait-ms", type=int, default=0, help="Wait so long for the first.")
+@click.option("--wait-ms", type=int, default=0, help="The longest wait for the first one.")
 @control_option
 @output_option
 def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, output: str) -> None:

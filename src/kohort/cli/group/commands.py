@@ -4,7 +4,8 @@ Rules:
 - Columns are those of Kafka's own tool, so that runbooks carry over.
 - A group of the consumer protocol (KIP-848) has more to show: epochs, and what each member is on
   its way to.
-- What is not known is shown as such, never as 0: no committed offset, a partition without a leader,
+- Unknown values are shown as unknown, never as 0: no committed offset, a partition without a
+  leader,
   a group whose coordinator does not answer. One such row never ends the command.
 """
 
@@ -70,7 +71,7 @@ STATES = (
 
 @dataclass(frozen=True)
 class Found:
-    """One group as it is now: who is in it, and where each of its partitions stands."""
+    """One group at present: its members, and the position of each of its partitions."""
 
     group: GroupDescription
     rows: tuple[dict[str, Any], ...]
@@ -84,7 +85,7 @@ class Found:
 
 @click.group(cls=CommandGroup)
 def group() -> None:
-    """List, describe, reset, delete groups; how far behind, why they stand or rebalanced."""
+    """List, describe, reset, delete groups; their lag, why they are stuck or rebalanced."""
 
 
 @group.command(

@@ -1,4 +1,4 @@
-"""`kohort group reset`: where a group goes on reading, set by hand.
+"""`kohort group reset`: set the offsets at which a group continues.
 
 Rules:
 - It only says what it would do, until `--execute`.
@@ -85,7 +85,7 @@ def reset(
     output: str,
     client: Client,
 ) -> None:
-    """Set where a group without members goes on reading.
+    """Set the offsets at which a group without members continues.
 
     AGAIN is how many records the group would read once more, SKIPPED how many never.
     """
@@ -111,7 +111,7 @@ def _new_offsets(
     topics: Sequence[str],
     held: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, int]:
-    """Where each partition goes on. Raises ConfigError, UsageError, BrokerError, GroupError."""
+    """Where each partition continues. Raises ConfigError, UsageError, BrokerError, GroupError."""
     kind, _, name = where.strip().partition(":")
     if kind not in ("file", "group"):
         place = parse_place(where, time.time_ns() // 1_000_000, "--to")

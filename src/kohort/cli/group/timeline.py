@@ -4,8 +4,8 @@ Rules:
 - What the coordinator remembers is exact: only an embedded broker of ours does. What is older, and
   all of it on Apache Kafka, is read off `__consumer_offsets`; each such rebalance says what of it
   is inferred, and in text those lines begin with `~`.
-- What is not known is a dash, never 0. A log that may not be read is told, and is no failure while
-  the coordinator knows something.
+- An unknown value is a dash, never 0. A log that may not be read is reported, and is no failure
+  while the coordinator still remembers something.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def timeline(group: str, last: int, moves: bool, output: str, client: Client) ->
     """Each rebalance of a group: its causes, phases, and what moved; the newest last.
 
     On an embedded broker the coordinator has recorded them as they happened. On Apache Kafka, and
-    for what is older than the coordinator's memory, they are read off __consumer_offsets, and
-    what is inferred is marked by "~".
+    for what is older than the coordinator's memory, they are read from __consumer_offsets, and
+    inferred lines begin with "~".
     """
     rebalances = _read(group, last, client)
     if output == "json":

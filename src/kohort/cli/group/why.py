@@ -1,9 +1,9 @@
-"""`kohort group why`: why a group does not move, in words, for whoever is on call.
+"""`kohort group why`: why a group does not move, as text, for the engineer on call.
 
 Rules:
-- Nothing is changed: offsets, members, leaders and open transactions are looked at twice, and
-  `observe.verdicts` compares. What stands is asked whether it holds a record at all.
-- Exit code 3 when something stands, so that a monitor may ask.
+- Nothing is changed: offsets, members, leaders and open transactions are read twice, and
+  `observe.verdicts` compares. A stuck partition is checked for whether it holds a record at all.
+- Exit code 3 when a partition is stuck, so that a monitor may ask.
 
 Shell: the clock, and a wait between the two looks.
 """
@@ -60,7 +60,7 @@ PARTITIONS_SHOWN: Final = 10
 Examples:
   kohort group why billing
   kohort group why billing --for 30s      # members that commit more seldom than every 10 s
-  kohort group why billing -o json        # exit code 3 when something stands
+  kohort group why billing -o json        # exit code 3 when a partition is stuck
 """
 )
 @click.argument("group", shell_complete=complete_groups)
@@ -77,15 +77,15 @@ Examples:
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="The members' longest max.poll.interval.ms; a rebalance may last so long.",
+    help="The members' longest max.poll.interval.ms; a rebalance may take as long.",
 )
 @output_option
 @client_options
 def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Client) -> int:
     """Why a group does not move: what is in the way of each partition, and what to do.
 
-    Looks at the group twice. Exit code 3 when something stands; a group that has read everything
-    is reported at once.
+    Looks at the group twice. Exit code 3 when a partition is stuck; a group that has
+    read everything is reported at once.
     """
     from kohort.observe.verdicts import judge, spans_that_stand, unsettled
     from kohort.sampling.open_transactions import open_in
@@ -228,7 +228,7 @@ def _text(verdict: Verdict) -> str:
 
 
 def _by_reason(findings: Sequence[Finding]) -> list[tuple[tuple[str, str], list[Finding]]]:
-    """Partitions of one reason stand together, what stands and has the largest lag first."""
+    """Partitions of one reason are together, stuck ones with the largest lag first."""
     found: dict[tuple[str, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda f: (f.state.value != "stands", -(f.seen.lag or 0))):
         if one.why:

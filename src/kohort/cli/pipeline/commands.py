@@ -3,7 +3,7 @@
 Rules:
 - Progress goes to standard error: one line when something has changed, at most one a second. How
   it ended goes to standard output.
-- SIGINT and SIGTERM stop the queries and close the store; the next run goes on where it stood.
+- SIGINT and SIGTERM stop the queries and close the store; the next run continues where it stopped.
 
 Shell: signals, clock.
 """
@@ -133,8 +133,8 @@ def pipeline() -> None:
 def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, client: Client) -> int:
     """Run the pipeline in FILE, on this machine or on a Spark cluster.
 
-    `until_idle` ends when everything that is there is loaded or failed; `available_now` when what
-    is there and due has been handled. Stopped or killed at any moment, the same command goes on.
+    `until_idle` ends when every available record is loaded or failed; `available_now` when the
+    ones that are due have been handled. After a stop or a kill, the same command continues.
     """
     found = load(file, client)
     reach(found)
@@ -145,7 +145,7 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
             last = found.run(mode, spark=spark, master=master, on_progress=show_progress)
         except KeyboardInterrupt:
             click.echo(
-                f"stopped: pipeline {found.name} goes on where it stood with the same command",
+                f"stopped: pipeline {found.name} continues where it stopped with the same command",
                 err=True,
             )
             return EXIT_INTERRUPTED
@@ -188,9 +188,9 @@ def replay(
     """Rebuild the tables of a pipeline with the one in FILE, and swap them in.
 
     FILE has the new logic, under a new pipeline name. It reads its topics from the beginning into
-    shadow tables, while the other pipeline goes on. When it has caught up, one transaction puts
+    shadow tables, while the other pipeline continues. When it has caught up, one transaction puts
     the shadow tables in the place of the tables, and ends the other pipeline. The old tables are
-    kept. Stopped or killed at any moment, the same command goes on.
+    kept. After a stop or a kill, the same command continues.
     """
     from kohort.spark.rebuilding import replay as rebuild
 
@@ -210,7 +210,7 @@ def replay(
                 on_progress=show_progress,
             )
         except KeyboardInterrupt:
-            click.echo("stopped: nothing was swapped; the same command goes on", err=True)
+            click.echo("stopped: nothing was swapped; the same command continues", err=True)
             return EXIT_INTERRUPTED
     click.echo(line_of(ended.progress))
     for table, kept in ended.tables.items():
@@ -315,7 +315,7 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
 @pipeline.command(epilog=VACUUM_EXAMPLES)
 @FILE
 @click.option(
-    "--older-than", metavar="TIME", help="Loaded so long ago; default: the pipeline's retention."
+    "--older-than", metavar="TIME", help="Loaded this long ago; default: the pipeline's retention."
 )
 @click.option("--execute", is_flag=True, help="Do it; without this only what would go is counted.")
 @client_options
@@ -373,7 +373,7 @@ def diff(file: Path, check: bool, output: str, client: Client) -> int:
             mark = "refused: " if row["refused"] else ""
             click.echo(f"{mark}{row['topic']}: {row['what']}; {row['effect']}")
         if not rows:
-            click.echo("nothing has changed: the next run goes on where the last one ended")
+            click.echo("nothing has changed: the next run continues where the last one ended")
     else:
         show(rows, DIFF_COLUMNS, output)
     return EXIT_CHECK_FAILED if check and any(row["refused"] for row in rows) else 0

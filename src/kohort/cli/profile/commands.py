@@ -177,7 +177,7 @@ def _known(name: str, text: str) -> None:
 
 
 def _choosing(text: str, name: str) -> str:
-    """The file with its choice replaced, or put first: a top-level key stands before any table."""
+    """The file with its choice replaced, or put first: a top-level key precedes any table."""
     return f'profile = "{name}"\n' + _unchosen(text).lstrip("\n")
 
 

@@ -51,7 +51,7 @@ Examples:
 
 @dataclass
 class Bounds:
-    """When to stop: after so many records, at the end as it was, or after a silence."""
+    """When to stop: after a number of records, at the end as it was, or after a silence."""
 
     most: int | None = None
     ends: dict[TopicPartition, int] | None = None
@@ -124,7 +124,7 @@ class Writer:
     "-n", "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
 )
 @click.option("-e", "--until-end", is_flag=True, help="Stop at the end as it is at the start.")
-@click.option("--timeout", metavar="TIME", help="Stop when no record came for so long, as 10s.")
+@click.option("--timeout", metavar="TIME", help="Stop when no record comes for this long, as 10s.")
 @click.option(
     "-f",
     "--format",
@@ -215,7 +215,7 @@ def consume(
     found = _partitions(client, topics, partitions)
     reading, bounds = Reading(), Bounds(most, None, silence_s)
     with Consumer(**chosen) as consumer, signals(consumer, reading):
-        with suppress(WakeupError):  # a signal: what was written is committed by closing
+        with suppress(WakeupError):  # a signal: closing commits the records written
             if until_end:
                 bounds.ends = consumer.end_offsets(found)
             if group:
@@ -233,7 +233,7 @@ def _settings(client: Client, role: Any, group: str | None, start: Start) -> dic
     if group:
         defaults |= {"group_id": group, "auto_offset_reset": start.reset_policy}
     else:
-        # An offset that is not there is told instead of silently replaced.
+        # A missing offset is an error, instead of being replaced silently.
         defaults |= {"auto_offset_reset": "none", "enable_auto_commit": False}
     chosen = client.for_role(role, **defaults)
     if group is None and chosen.get("group_id") is not None:
@@ -269,7 +269,7 @@ def _partitions(
 def _place(
     consumer: Consumer, found: Sequence[TopicPartition], start: Start, bounds: Bounds
 ) -> None:
-    """Assign, and seek to where the command was told to start."""
+    """Assign, and seek to the start named on the command line."""
     consumer.assign(found)
     firsts = consumer.beginning_offsets(found)
     ends = bounds.ends or consumer.end_offsets(found)
@@ -287,7 +287,7 @@ def _listener(consumer: Consumer, bounds: Bounds, reading: Reading) -> Any:
     from kohort.client.common.listener import RebalanceListener
 
     class Limits(RebalanceListener):
-        """Bounds what is assigned by the ends as they were at the start."""
+        """The end offsets at the start, as bounds of the assigned partitions."""
 
         def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
             reading.assigned = True

@@ -3,8 +3,8 @@
 Rules:
 - Standard input and files alike are read line by line, never as a whole; a line longer than a
   record may be is refused at once.
-- A line that cannot be used ends the command with its number; what stood before it is stored, and
-  how many records that are is said.
+- An invalid line ends the command with its number; the records before it are stored, and their
+  number is printed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BadLine(KohortError):
 @click.option(
     "--key-separator", metavar="TEXT", help="What parts key and value of a line; \\t is a tab."
 )
-@click.option("--null", "null", metavar="TEXT", help="The text that stands for no key or value.")
+@click.option("--null", "null", metavar="TEXT", help="The text for a missing key or value.")
 @click.option(
     "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Write to this one."
 )
@@ -90,7 +90,7 @@ def produce(
 ) -> None:
     """Write records from a file or standard input, one a line.
 
-    How many were stored is said on standard error when the input has ended.
+    The number of stored records is printed on standard error when the input has ended.
     """
     from kohort.cli.common.formats import merged, parse_header, read_json, read_line, separator_of
     from kohort.cli.records.decoding import encoder
@@ -127,7 +127,7 @@ def produce(
 
 
 def _is_new(client: Client, topic: str) -> bool:
-    """Asked first: a cluster out of reach is told before a line of the input is read."""
+    """Asked first: an unreachable cluster is reported before a line of the input is read."""
     with open_admin(client.common()) as admin:
         return all(t.name != topic for t in admin.list_topics(include_internal=True))
 
@@ -173,7 +173,7 @@ def _send(
         ) from error
     except KohortError as error:
         raise _explained(error, topic, at, sent - _lost(producer)) from error
-    except BaseException:  # interrupted: what was read is stored, and said, before we go
+    except BaseException:  # interrupted: the records read are stored and counted before we go
         click.echo(f"{_count(sent - _lost(producer))} stored in {topic}", err=True)
         raise
     finally:

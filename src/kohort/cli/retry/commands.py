@@ -108,7 +108,7 @@ def status(source: Source, output: str, client: Client) -> None:
 def list_waiting(source: Source, limit: int, output: str, client: Client) -> None:
     """Which records wait for their next try, why, and until when.
 
-    Without a ledger the retry topics are read to their end, from where the group stands.
+    Without a ledger the retry topics are read to their end, from the group's position.
     """
     from kohort.retry.ledger_view import waiting_rows
 

@@ -64,7 +64,9 @@ simulate.add_command(system)
 )
 @click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
 @click.option(
-    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for so long instead."
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Run seeds for this long instead.",
 )
 @click.option(
     "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="All members speak it."
@@ -73,7 +75,7 @@ simulate.add_command(system)
 @click.option("--faults", help="What may go wrong, separated by commas; `none` for nothing.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @click.option("--shrink/--no-shrink", default=True, help="Look for the shortest story that fails.")
-@click.option("--keep-going", is_flag=True, help="Go on after a failure and count them.")
+@click.option("--keep-going", is_flag=True, help="Continue after a failure and count them.")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -96,7 +98,7 @@ def run(
 ) -> int:
     """Run random worlds, each decided by one integer.
 
-    What fails is told with the command that replays it, then made as short as it can be.
+    A failure is printed with the command that replays it, then made as short as it can be.
     """
     from kohort.simulator.runs.running import Options, run_seed
 

@@ -52,7 +52,7 @@ Examples:
 )
 @click.option("--durability", type=click.Choice(["fsync", "os"]), help="Of the broker's log.")
 @click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
-@click.option("--keep-going", is_flag=True, help="Go on after a failure and count them.")
+@click.option("--keep-going", is_flag=True, help="Continue after a failure and count them.")
 @click.option("--story", is_flag=True, help="Print the story of a run that held, too.")
 @click.option("--coverage", is_flag=True, help="Print which faults and states were reached.")
 def system(

@@ -147,7 +147,7 @@ def abort(
     execute: bool,
     client: Client,
 ) -> None:
-    """End an open transaction: what it wrote is never read, what is behind it is.
+    """End an open transaction: its records are never read, those behind it are.
 
     By its id the producer that has it open is fenced, and ends. One that hangs has no id any more:
     it is ended by its partition and producer, as `open` shows them.

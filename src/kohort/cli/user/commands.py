@@ -119,7 +119,7 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("--execute", is_flag=True, help="Do it; without this it is only said.")
+@click.option("--execute", is_flag=True, help="Do it; without this it is a dry run.")
 @client_options
 def delete_user(name: str, execute: bool, client: Client) -> None:
     """Remove a user. Connections that are open stay open."""

@@ -1,9 +1,10 @@
 """`kohort verifiable-consumer`: a member of a group that tells what it does, as Java's tool does.
 
 Rules:
-- What was read is told before it is committed, and a commit after the coordinator has confirmed it.
-- A loss of partitions (the group went on without this member) is told as `partitions_revoked`, as
-  Java does, with `"lost":true` behind it, which Java leaves out.
+- Records are reported before they are committed, and a commit after the coordinator has confirmed
+  it.
+- A loss of partitions (the group continued without this member) is reported as
+  `partitions_revoked`, as Java does, with `"lost":true` behind it, which Java leaves out.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _commit(consumer: Consumer, events: Events, offsets: dict[TopicPartition, in
     committed = [{**_place(tp), "offset": offset} for tp, offset in offsets.items()]
     try:
         consumer.commit(offsets)
-    except WakeupError:  # what was read is committed first, then the program ends
+    except WakeupError:  # the records read are committed first, then the program ends
         consumer.commit(offsets)
         events.say("offsets_committed", offsets=committed, success=True)
         raise

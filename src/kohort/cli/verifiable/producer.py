@@ -1,7 +1,7 @@
 """`kohort verifiable-producer`: writes numbers and tells which were stored, as Java's tool does.
 
 Rules:
-- A record is told when its outcome is known, in the order of the outcomes; nothing is told twice.
+- A record is reported when its outcome is known, in the order of the outcomes, and only once.
 - Unlike Java's tool, which never retries, it retries as every producer of Kohort does.
 
 Shell: the clock (pauses between records, for --throughput).
@@ -40,7 +40,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=int,
     default=-1,
     show_default=True,
-    help="About so many records a second; -1: as fast as they go.",
+    help="Records a second, about; -1: no limit.",
 )
 @click.option(
     "--acks", type=int, default=-1, show_default=True, help="Who must have it: 0, 1, or -1 for all."
@@ -117,7 +117,7 @@ def _finish(producer: Any) -> None:
     try:
         producer.flush()
     except DeliveryFailedError:
-        return  # each was told by itself
+        return  # each has been reported already
 
 
 class _Teller:

@@ -1,4 +1,4 @@
-"""What was done by this console, and what is being done: jobs and the audit."""
+"""This console's finished and running actions: jobs and the audit."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _single(texts: str) -> tuple[int, int] | None:
 
 
 def start(desk: Desk, asked: Asked) -> Redirect:
-    """Begin a redrive, or go on with one."""
+    """Begin a redrive, or continue one."""
     desk.actions_allowed()
     owner = _owner(desk, asked.needed("name"))
     chosen = {name: asked.form.get(name, "") for name in CHOSEN}
@@ -223,7 +223,7 @@ def start(desk: Desk, asked: Asked) -> Redirect:
         report = redrive.run(rate_per_s=rate_per_s, on_progress=lambda r: job.progress(r.sent))
         job.progress(report.sent)
         left = ", ".join(f"{n:,} {what}" for what, n in _left(report).items() if n)
-        ended = "done" if report.finished else "paused; the same id goes on"
+        ended = "done" if report.finished else "paused; the same id continues"
         return f"{ended}: {report.sent:,} sent" + (f" ({left})" if left else "")
 
     desk.audit.add(
@@ -291,7 +291,7 @@ def _ranges(text: str) -> dict[int, list[tuple[int, int]]]:
 
 
 def _left(report: Report) -> dict[str, int]:
-    """Why records are not sent, in words."""
+    """Why records are not sent, as text."""
     return {
         "not chosen": report.not_chosen,
         "not written by Kohort, or not the copy that counts": report.inert,

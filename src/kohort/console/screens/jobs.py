@@ -1,4 +1,4 @@
-"""Work that goes on after its request: its progress, its pause, how it ended.
+"""Work that continues after its request: its progress, its pause, how it ended.
 
 Shell: threads, the clock.
 """

@@ -22,7 +22,7 @@ LOOKED_AT: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One place where the record has stood."""
+    """One place where the record has been."""
 
     what: str
     place: str
@@ -84,8 +84,8 @@ def record(desk: Desk, asked: Asked) -> Screen:
 
 def _note(one: Record | None) -> str:
     if one is None:
-        return "no record stands there now: it is not written yet, or was deleted"
-    return f"no record stands at this offset (any more); the next one is at {one.offset:,}"
+        return "there is no record there now: it is not written yet, or was deleted"
+    return f"there is no record at this offset (any more); the next one is at {one.offset:,}"
 
 
 def _readers(desk: Desk, tp: TopicPartition, offset: int) -> list[tuple[str, str]]:

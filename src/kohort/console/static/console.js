@@ -56,7 +56,7 @@ function refresh() {
 
 byId("live").addEventListener("click", () => {
   paused = !paused;
-  say(paused ? "updates are paused" : "updates go on");
+  say(paused ? "updates are paused" : "updates continue");
   showLive();
   if (!paused && missed) refresh();
 });

@@ -243,7 +243,7 @@ def _row(one: RetryCopy, now_ms: int) -> FailedRow:
 
 @dataclass(frozen=True, slots=True)
 class HeaderRow:
-    """A header; ours are told apart."""
+    """A header; Kohort's own are marked."""
 
     name: str
     content: Content

@@ -73,7 +73,7 @@ def size(number: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A figure as text, and its reason or its bounds for whoever asks."""
+    """A figure as text, and its reason or its bounds as a hint."""
 
     text: str
     title: str = ""

@@ -225,7 +225,7 @@ def _cures(view: GroupView) -> list[Cure]:
     if not view.look.group.members and view.look.partitions:
         cures.append(
             Cure(
-                "Set where the group goes on",
+                "Set where the group continues",
                 f"/group/offsets?{urlencode({'name': group})}",
                 f"kohort group reset {quoted(group)} --to latest",
             )

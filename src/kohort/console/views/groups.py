@@ -42,7 +42,7 @@ ALARMS: Final = (Health.STUCK, Health.BEHIND, Health.NOT_SEEN)
 
 @dataclass(frozen=True, slots=True)
 class TrendShown:
-    """A trend in words: an arrow, the change a second, and what it means."""
+    """A trend as text: an arrow, the change a second, and its meaning."""
 
     arrow: str
     text: str

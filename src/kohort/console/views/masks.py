@@ -1,7 +1,7 @@
 """Which parts of records are not shown: rules by name, in keys, values and headers.
 
 Rules: a rule is a name with `*`, matched without regard to case against the names of JSON fields
-and of headers; what it matches is replaced by `•••`. The rule `value` hides whole values, `key`
+and of headers; a matching value is replaced by `•••`. The rule `value` hides whole values, `key`
 whole keys. A value that is not JSON cannot be masked by field: with any field rule it is hidden as
 a whole. A record is shown up to `SHOWN_BYTES`.
 """

@@ -58,7 +58,7 @@ class MoveRow:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRow:
-    """One rebalance in words."""
+    """One rebalance as text."""
 
     number: str
     outcome: str

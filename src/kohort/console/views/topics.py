@@ -109,7 +109,7 @@ def _row(topic: TopicDescription, readers: list[str], folded: Sequence[FoldedTop
 
 
 def trouble_of(topic: TopicDescription) -> str:
-    """What is wrong with a topic's replicas, in words; empty when nothing is."""
+    """The problem of a topic's replicas, as text; empty when there is none."""
     offline = sum(p.leader < 0 for p in topic.partitions)
     short = sum(len(p.isr) < len(p.replicas) for p in topic.partitions)
     if offline:

@@ -248,7 +248,7 @@ def _set_cookie(answer: Response, session: str, *, secure: bool) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, up to `MAX_FORM_BYTES`; a name that stands twice is joined by lines."""
+    """The fields of a form, up to `MAX_FORM_BYTES`; a name that occurs twice is joined by lines."""
     body = b""
     async for part in request.stream():
         body += part

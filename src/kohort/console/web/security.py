@@ -1,7 +1,7 @@
 """Who may use the console: hosts, a login beyond this machine, and tokens against forged requests.
 
 Rules:
-- On a loopback address without a token, whoever may use this machine may look; a request that names
+- On a loopback address without a token, every user of this machine may look; a request that names
   another host is refused (DNS rebinding).
 - A session is a random id in a cookie, signed with a key that lives as long as the process. The
   form token is derived from it, so that no other page can make one.

@@ -73,7 +73,7 @@ class Checks:
             self.consumer.commit_arrived(app, request)
 
     def appended(self, host: ShardHost, first: int) -> None:
-        """A shard's records from `first` on stand in the log and were replayed."""
+        """A shard's records from `first` on are in the log and were replayed."""
         self.coordinator.appended(host, first)
         self.offsets.appended(host, first)
 
@@ -96,7 +96,7 @@ class Checks:
     # -- consumers -------------------------------------------------------------------------------
 
     def comes_back(self, app: Application) -> None:
-        """An application makes its next call: what it was handed before is dealt with."""
+        """An application makes its next call: it has handled the records of the last one."""
         self.consumer.comes_back(app)
 
     def polls(self, app: Application) -> None:

@@ -1,9 +1,9 @@
 """Checks of consumers: C1-C6, C10, CL1 on what applications are handed, G1 on what they hold.
 
 Rules: the truth is what the topic's log has and what the application saw. Where reading begins is
-known too: at a committed offset that held around the assignment, at a seek, or where the reset
-policy says, which is told by an event (C8): the log's start or its end, when nothing was committed
-or the log has deleted what is at the position.
+known too: at a committed offset that held around the assignment, at a seek, or at the offset of the
+reset policy, which an event reports (C8): the log's start or its end, when nothing was committed or
+the log has deleted the record at the position.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def c1_is_owned(who: str, tp: TopicPartition, owned: Owned | None) -> Owned:
 def c2_no_gap(who: str, tp: TopicPartition, expect: int, offset: int, *, woken: bool) -> None:
     """C2, C3: offsets follow one another, nothing is left out, nothing comes again.
 
-    C9: not even after a poll that was ended by `wakeup()`, wherever it stood.
+    C9: not even after a poll that was ended by `wakeup()`, at any statement.
     """
     fault = "skips to" if offset > expect else "goes back to"
     code, when = ("C9", " after a wakeup") if woken else ("C2", "")
@@ -92,7 +92,7 @@ def c4_commits_what_was_dealt_with(who: str, tp: TopicPartition, offset: int, mo
 def c6_exact_difference(
     who: str, what: str, reported: set[TopicPartition], have: set[TopicPartition]
 ) -> None:
-    """C6: what is added was not held, what is given up was."""
+    """C6: added partitions were not held, revoked ones were."""
     if what == "assigned":
         demand(
             not reported & have, "C6", f"{who} is assigned {sorted(reported & have)}, which it has"
@@ -169,12 +169,12 @@ class ConsumerChecks:
         return [(tp, owned[tp].settled) for tp in sorted(owned) if owned[tp].settled > 0]
 
     def comes_back(self, app: Application) -> None:
-        """What was handed out before this call is dealt with (C4)."""
+        """The records returned before this call are handled (C4)."""
         if app.plan.commit == "auto":
             self.commits(app)
 
     def commits(self, app: Application) -> None:
-        """The application commits what it was handed, in its listener for the last time."""
+        """The application commits the records it got, in its listener for the last time."""
         seen = self._of(app)
         for owned in (*seen.owned.values(), *seen.past.values()):
             owned.settled = max(owned.settled, owned.handed)
@@ -220,13 +220,13 @@ class ConsumerChecks:
             if event.from_offset < 0:
                 self._nothing_committed(app, tp, owned, event)
             owned.expect, owned.passed = event.to_offset, max(owned.passed, event.to_offset)
-            if app.plan.reset == LATEST:  # what it passes over is its own choice
+            if app.plan.reset == LATEST:  # it chose to skip those records
                 key = app.plan.group, tp
                 self.read[key] = max(self.read.get(key, 0), event.to_offset)
         seen.resets = len(events)
 
     def _held(self, app: Application, tp: TopicPartition, owned: Owned) -> set[int | None]:
-        """The committed offsets that it may have been told."""
+        """The committed offsets that it may have got."""
         news_ms = self._world.settings.news_ms + 4 * self._world.settings.flush_ms[1]
         return self._offsets.in_effect((app.plan.group, tp), owned.since_ms - news_ms)
 
@@ -237,7 +237,7 @@ class ConsumerChecks:
         demand(
             None in held,
             "C8",
-            f"{app.name} begins to read {tp} by its reset policy; the group stands at {held}",
+            f"{app.name} begins to read {tp} by its reset policy; the group is at {held}",
         )
         self._excuse(app, tp, event.to_offset)
 
@@ -248,21 +248,21 @@ class ConsumerChecks:
             self._offsets.excused.add(tp)
 
     def _begins(self, app: Application, tp: TopicPartition, owned: Owned, offset: int) -> None:
-        """C2: the first record is where the group stands."""
+        """C2: the first record is at the group's offset."""
         log = self._log(tp)
         held = self._held(app, tp, owned)
         starts = {log.next_visible(at) for at in held if at is not None}
         demand(
             offset in starts,
             "C2",
-            f"{app.name} begins to read {tp} at {offset}; the group stands at {sorted(starts)}",
+            f"{app.name} begins to read {tp} at {offset}; the group is at {sorted(starts)}",
         )
         self._excuse(app, tp, offset)
 
     def sought(self, app: Application, tp: TopicPartition, offset: int) -> None:
         """The application has moved its position."""
         key = app.plan.group, tp
-        self.read[key] = max(self.read.get(key, 0), offset)  # what it passes over is its own choice
+        self.read[key] = max(self.read.get(key, 0), offset)  # it chose to skip those records
         owned = self._of(app).owned.get(tp)
         if owned is not None:
             owned.expect, owned.handed = offset, offset
@@ -290,7 +290,7 @@ class ConsumerChecks:
         demand(
             held == set(seen.owned),
             "C6",
-            f"{app.name} was told of {sorted(seen.owned)} and holds {sorted(held)}",
+            f"{app.name} was notified of {sorted(seen.owned)} and holds {sorted(held)}",
         )
         if partitions:
             names = ", ".join(str(tp) for tp in sorted(partitions))

@@ -3,7 +3,7 @@
 Rules:
 - Each log has a shadow: its records replayed one by one, apart from the shard. Full replays of the
   log, whole and compacted, are made now and then and at the end (G9).
-- What was told to clients is remembered, because nothing that happens later may contradict it.
+- Answers to clients are remembered, because nothing that happens later may contradict them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def replayed(entries: Iterable[Entry]) -> DurableState:
 def compacted(entries: list[Entry], bound: int, chance: Random) -> list[Entry]:
     """A log as a cleaner may leave it: below `bound` the last of each key, tombstones or not.
 
-    It cleans up to the first transaction that is open there, and what was aborted is no value.
+    It cleans up to the first transaction that is open there, and drops aborted records.
     """
     staged: dict[int, list[int]] = {}
     aborted: set[int] = set()
@@ -166,7 +166,7 @@ def g12_group_is_bounded(group: Group, most: int) -> None:
 
 
 class CoordinatorChecks:
-    """What coordinators have written and told."""
+    """The coordinators' records and answers."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -182,7 +182,7 @@ class CoordinatorChecks:
         self._touched: dict[int, ShardHost] = {}
         self._moved = False
         self._written: dict[tuple[str, str, int], int] = {}
-        """Where (group, member, epoch) stands in the log; member "" for a generation."""
+        """The offset of (group, member, epoch) in the log; member "" for a generation."""
         self._asked_too_late: set[int] = set()
         self._asker: dict[int, tuple[GroupLook | None, MemberLook | None]] = {}
         """By request: its group and its member as the coordinator had them when it came."""
@@ -253,7 +253,7 @@ class CoordinatorChecks:
         demand(
             shadow == host.shard.durable,
             "G9",
-            f"partition {log.partition}: what was replayed is not what the shard has",
+            f"partition {log.partition}: the replayed records differ from the shard's state",
         )
         self._appends += 1
         if self._appends % FULL_REPLAY_EVERY == 0:
@@ -261,7 +261,7 @@ class CoordinatorChecks:
         self._touch(host)
 
     def _note_current(self, entry: ConsumerEntry, offset: int) -> None:
-        """Where a member's epoch stands in the log, and what it means in words."""
+        """The offset of a member's epoch in the log, and its meaning as text."""
         if entry.field is Field.GROUP and isinstance(entry.value, GroupMetadata):
             self._world.journal.tell(f"group {entry.group_id}: epoch {entry.value.epoch}")
         if entry.field is Field.CURRENT and isinstance(entry.value, Current):
@@ -381,12 +381,12 @@ class CoordinatorChecks:
     def _g10_was_durable(
         self, host: ShardHost, group_id: str, written_as: str, epoch: int, who: str
     ) -> None:
-        """G10: an epoch is told when its record is on disk."""
+        """G10: an epoch is sent when its record is on disk."""
         places = [self._written.get((group_id, who, epoch)) for who in (written_as, "")]
         demand(
             any(at is not None and at < host.log.flushed for at in places),
             "G10",
-            f"group {group_id}: {who} was told epoch {epoch} before it was durable",
+            f"group {group_id}: {who} got epoch {epoch} before it was durable",
         )
 
     def _sync_answered(

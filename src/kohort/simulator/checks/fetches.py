@@ -1,7 +1,7 @@
 """Checks of fetches and their sessions (KIP-227): F1, on requests and answers as they pass a node.
 
-Rules: what a session holds is told by its requests: what the full one names, what later ones add
-and forget. An answer names of it what it likes, but not nothing while there is something to read.
+Rules: a session's partitions follow from its requests: those the full one names, those that later
+ones add and forget. An answer may leave partitions out, but not all while one has records.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ Wanted = dict[TopicPartition, int]
 
 def f1_begins_anew(who: str, epoch: int) -> None:
     """F1: after an error of the session everything is named again."""
-    demand(epoch <= 0, "F1", f"{who} goes on in epoch {epoch} of a fetch session that was refused")
+    demand(epoch <= 0, "F1", f"{who} continues epoch {epoch} of a refused fetch session")
 
 
 def f1_only_what_was_asked_for(who: str, answered: list[TopicPartition], wanted: Wanted) -> None:
     """F1: only requested partitions, each once."""
     strange = [tp for tp in answered if tp not in wanted]
-    demand(not strange, "F1", f"{who} is told of {strange} by a fetch that does not hold them")
-    demand(
-        len(set(answered)) == len(answered), "F1", f"{who} is told twice of a partition: {answered}"
-    )
+    demand(not strange, "F1", f"{who} gets {strange} from a fetch that does not hold them")
+    demand(len(set(answered)) == len(answered), "F1", f"{who} gets a partition twice: {answered}")
 
 
 def f1_nothing_is_left_out(who: str, unread: list[TopicPartition]) -> None:
-    """F1: an empty answer says that there is nothing to read."""
-    demand(not unread, "F1", f"{who} is told nothing, and there is something to read in {unread}")
+    """F1: an empty answer means that there are no records to read."""
+    demand(not unread, "F1", f"{who} gets no records, and there are some in {unread}")
 
 
 class FetchChecks:
@@ -48,7 +46,7 @@ class FetchChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._sessions: dict[tuple[int, int], Wanted] = {}
-        """By node and id; a client may go on with one on another connection."""
+        """By node and id; a client may continue one on another connection."""
         self._wanted: dict[int, Wanted] = {}
         """By the number of the request."""
         self._refused: set[int] = set()
@@ -102,7 +100,7 @@ class FetchChecks:
         try:
             leads = log is not None and self._world.cluster.leads(node, log)
             return leads and log is not None and bool(log.read(offset, 1))
-        except BrokerError:  # what was asked for is not in the log
+        except BrokerError:  # the requested offset is not in the log
             return False
 
     def _tp(self, topic: str, topic_id: bytes, partition: int) -> TopicPartition:

@@ -45,7 +45,7 @@ class Liveness:
         }
 
     def unowned(self) -> list[str]:
-        """Partitions that do not have exactly one owner, and who has them."""
+        """Partitions that do not have exactly one owner, and their owners."""
         owners: dict[TopicPartition, list[str]] = {}
         for app in self._world.live():
             for tp in app.consumer.core.positions.partitions:

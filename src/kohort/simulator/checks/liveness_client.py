@@ -4,9 +4,9 @@ Rules:
 - C12 is looked at while nothing goes wrong: before the first step that is more than an application
   that is slow, seeks or commits, and after the last fault. What the network or a stalled machine
   holds up is no fault of the client's.
-- CL2 and GL3 are promises for after the last fault; whoever is to be gone gets its time. A commit
-  that an application made itself may be refused in a rebalance: it was told, and it is its to make
-  again. What is committed for it has to be.
+- CL2 and GL3 are promises for after the last fault; a member that must go gets its time. A commit
+  of an application's own may be refused in a rebalance: it has the error, and has to repeat the
+  commit. Automatic commits must succeed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CLOSE_SLACK_MS = 200
 BEAT_SLACK_MS = 100
 LATE_MS = 10_000
-"""So long after the last fault a frame that it held up may still be on its way."""
+"""A frame held up by the last fault may still be on its way for this long."""
 _DRIFT = 1.05
 _LEFT_FOR_GOOD = -1
 _HARMLESS = frozenset(
@@ -60,11 +60,11 @@ def c11_static_members_stay(who: str, request: Message) -> None:
         isinstance(request, ConsumerGroupHeartbeatRequest)
         and request.member_epoch == _LEFT_FOR_GOOD
     )
-    demand(not leaves, "C11", f"{who}, a static member, leaves for good")
+    demand(not leaves, "C11", f"{who}, a static member, leaves permanently")
 
 
 def c12_heartbeats_go_on(who: str, gap_ms: int, most_ms: float) -> None:
-    """C12: heartbeats come in time, whatever the application is busy with."""
+    """C12: heartbeats come in time, whatever the application does."""
     demand(
         gap_ms <= most_ms,
         "C12",
@@ -74,7 +74,7 @@ def c12_heartbeats_go_on(who: str, gap_ms: int, most_ms: float) -> None:
 
 
 def cl2_is_committed(who: str, tp: TopicPartition, committed: int | None, handed: int) -> None:
-    """CL2: what was dealt with is committed, whatever became of the coordinator meanwhile."""
+    """CL2: handled records are committed, even if the coordinator has failed meanwhile."""
     demand(
         committed is not None and committed >= handed,
         "CL2",
@@ -148,7 +148,7 @@ class LifeChecks:
     # -- at the end ------------------------------------------------------------------------------
 
     def grace_ms(self) -> int:
-        """So long the dead may still be members, and a commit under way, when all has been read."""
+        """Dead members may remain, and a commit be in flight, this long after the last read."""
         times = self._world.settings
         return int(max(times.session_ms, times.auto_commit_ms + times.request_ms) * _DRIFT) + 500
 
@@ -170,7 +170,7 @@ class LifeChecks:
         }
 
     def uncommitted(self) -> list[tuple[str, TopicPartition, int | None, int]]:
-        """What applications have dealt with and is not committed, though nobody told them so."""
+        """Records that applications have handled and not committed, without having got an error."""
         missing: list[tuple[str, TopicPartition, int | None, int]] = []
         for app in self._world.live():
             must_commit = app.plan.commit == "sync" and not app.commit_failed

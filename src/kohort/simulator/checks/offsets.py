@@ -31,7 +31,7 @@ class Commit(NamedTuple):
 
 
 def o2_told_is_kept(key: Key, acknowledged: Commit, stored: Any) -> None:
-    """O2: what was answered without an error is there after every load."""
+    """O2: a commit answered without an error is there after every load."""
     demand(
         stored is not None and stored.record_offset >= acknowledged.record_offset,
         "O2",
@@ -61,7 +61,7 @@ def o4_time_is_over(key: Key, last: Commit | None, before_ms: int, held: bool) -
 
 
 def o5_later_record_wins(key: Key, expected: int | None, actual: int | None) -> None:
-    """O5: what counts after a marker is the offset whose record stands last in the log."""
+    """O5: after a marker the offset whose record is last in the log wins."""
     demand(
         expected == actual,
         "O5",
@@ -81,7 +81,7 @@ def o7_success_is_durable(key: Key, record_offset: int, flushed: int) -> None:
 
 
 class OffsetChecks:
-    """What was committed, what was told of it, and when."""
+    """The commits, their answers, and their times."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -143,7 +143,7 @@ class OffsetChecks:
             )
 
     def lost(self, log: GroupLog) -> None:
-        """What was lost with the log's end was never committed."""
+        """Records lost with the log's end were never committed."""
         for staged in self._staged.values():
             for key in [key for key, commit in staged.items() if commit.record_offset >= log.end]:
                 if self._world.cluster.partition_of(key[0]) == log.partition:

@@ -1,7 +1,7 @@
 """Checks of how committed offsets are read: O1, O6, on OffsetFetch as a coordinator answers it.
 
-Rules: an answer is decided in the event in which the request arrives, so it says what the log says
-then, neither less (O1) nor more; what a transaction has staged is not said at all to who asks for
+Rules: an answer is decided in the event in which the request arrives, so it reports the log's state
+then, neither less (O1) nor more; staged offsets of a transaction are hidden from requests for
 stable offsets (O6, KIP-447).
 """
 
@@ -25,7 +25,7 @@ NOTHING = -1
 
 
 class Stands(NamedTuple):
-    """How a group's offsets stood when a request came."""
+    """A group's offsets when a request came."""
 
     committed: dict[TopicPartition, int]
     staged: frozenset[TopicPartition]
@@ -34,11 +34,11 @@ class Stands(NamedTuple):
 def o1_reads_what_was_committed(
     group_id: str, tp: TopicPartition, committed: int, answered: int
 ) -> None:
-    """O1: who asks is told the last commit, its own too."""
+    """O1: a client gets the last commit, its own too."""
     demand(
         answered == committed,
         "O1",
-        f"group {group_id}: {answered} is told for {tp}, which is committed at {committed}",
+        f"group {group_id}: {answered} is returned for {tp}, which is committed at {committed}",
     )
 
 
@@ -53,7 +53,7 @@ def o6_waits_for_the_transaction(group_id: str, tp: TopicPartition, code: int) -
 
 
 class ReadChecks:
-    """What readers of committed offsets are told."""
+    """The offsets that readers of committed offsets get."""
 
     def __init__(self, world: World, offsets: OffsetChecks) -> None:
         self._world = world
@@ -61,7 +61,7 @@ class ReadChecks:
         self._asked: dict[int, dict[str, Stands]] = {}
 
     def arrived(self, asked: Asked, request: OffsetFetchRequest) -> None:
-        """Remember how the groups stand that are asked for."""
+        """Remember the offsets of the requested groups."""
         groups = [group.group_id for group in request.groups] or [request.group_id]
         self._asked[asked.number] = {group_id: self._stands(group_id) for group_id in groups}
 

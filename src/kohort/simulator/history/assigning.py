@@ -10,7 +10,7 @@ Rules (those of the drafts for Kafka 0.9, before the leading client came to assi
   until all have registered with it or a session has passed, and stops the world once.
 - A consumer that hears nothing looks for the coordinator again, and reads on meanwhile.
 - Nothing but the election makes a coordinator the only one: one that was deposed and does not know
-  goes on confirming its generation.
+  keeps confirming its generation.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Assigner:
         return self._changed()
 
     def heard(self, member: str, message: Said, now_ms: int) -> list[Tell | Save]:
-        """A consumer said something."""
+        """An event of a consumer."""
         word = message.word
         if word is Word.REGISTER:
             return self._register(member, message, now_ms)
@@ -260,7 +260,7 @@ FIRST_BACKOFF_MS, MOST_BACKOFF_MS = 100, 1_000
 
 
 class Follower:
-    """A consumer of this design: it does as it is told. Times are milliseconds."""
+    """A consumer of this design: it follows its instructions. Times are milliseconds."""
 
     def __init__(self, name: str, session_ms: int, heartbeat_ms: int) -> None:
         self.name = name
@@ -327,7 +327,7 @@ class Follower:
         return []
 
     def heard(self, message: Said, now_ms: int) -> list[Said | Read | Do]:
-        """The coordinator said something."""
+        """An event of the coordinator."""
         word = message.word
         if self.doing is Doing.CLOSING:
             if word is Word.LEFT:

@@ -133,7 +133,7 @@ class AssigningWorld(World):
         timing = self.timing
         assigner = Assigner(self.topics, timing.session_ms, generation, members)
         assigner.begin(self.schedule.now_ms)
-        # The others are told that the coordinator's node is gone, all try to become it, and the
+        # The others learn that the coordinator's node is gone, all try to become it, and the
         # one that does reads the group.
         self.ledger.traffic.add(NOTIFICATION, BROKERS - 1, NOTICE_BYTES * (BROKERS - 1))
         self._zookeeper(BROKERS + len(self.topics) + 1 + len(members))

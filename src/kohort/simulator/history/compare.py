@@ -135,7 +135,7 @@ class Run:
 
 
 Progress = Callable[[str, Size, int, int], None]
-"""Told the design, the size, and how much of the run's virtual time has passed."""
+"""Called with the design, the size, and the virtual time that has passed."""
 
 
 def designs_of(names: Sequence[str]) -> list[Design]:

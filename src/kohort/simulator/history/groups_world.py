@@ -125,7 +125,7 @@ class GroupsWorld(World):
         self.ledger.ownership.drop_all(member, self.schedule.now_ms)
 
     def grow(self, topic: str) -> None:
-        """The coordinator's broker knows at once; clients when their metadata is read anew."""
+        """The coordinator's broker knows at once; clients after the next metadata refresh."""
         del topic
         now = self.schedule.now_ms
         for node in self._nodes.values():

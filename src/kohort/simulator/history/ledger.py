@@ -9,7 +9,7 @@ Rules:
 - A group is *settled* after an event when every partition has one owner and nothing changes hands
   any more until the next event; the time to that is the time of the last change of hands.
 - A message is one request, one answer or one notification on the network. Keep-alives (heartbeats,
-  pings and their answers) are counted apart: they go on when nothing happens.
+  pings and their answers) are counted apart: they continue when nothing happens.
 """
 
 from __future__ import annotations

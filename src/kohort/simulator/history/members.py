@@ -54,7 +54,7 @@ class Protocol(Interface):
         ...
 
     def known_before(self, members: Mapping[str, str], image: TopicsImage) -> list[GroupRecord]:
-        """What stands in the log before anybody starts; `members` maps ids to clients' names."""
+        """The records in the log before any member starts; `members` maps ids to clients' names."""
         ...
 
     def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:

@@ -3,10 +3,10 @@
 Rules:
 - Each consumer has one link to the coordinating service. What is sent over a link arrives in order.
 - A slow link is slow towards the consumer: notifications and answers come late. A link that is cut
-  carries nothing either way; whether what was sent is lost (a request with its connection) or held
-  (a ZooKeeper session moves to another server) is for the design's world to say.
-- A server handles one message at a time, `service_us` each. A request that stands for many
-  (`count`) is handled after what came before it.
+  carries nothing either way; the design's world decides whether sent messages are lost (a request
+  with its connection) or held (a ZooKeeper session moves to another server).
+- A server handles one message at a time, `service_us` each. A request that represents many
+  (`count`) is handled after the earlier ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Network:
         return self._least + int((self._most - self._least + 1) * self._draw.random())
 
     def up(self, link: Link) -> int:
-        """When what is sent now to the service is there."""
+        """The arrival time of a message sent to the service now."""
         link.up_ms = max(link.up_ms, self._schedule.now_ms + self.delay_ms())
         return link.up_ms
 

@@ -4,7 +4,7 @@ Rules:
 - An event says what happens to consumers, topics and servers, never what a protocol does about it.
   Each design's world carries it out in its own terms (`SERVER_DIES` is the coordinator's node, or
   the leader of the ZooKeeper ensemble).
-- Events stand far enough apart that a design which can settle has settled before the next.
+- Events are far enough apart that a design which can settle has settled before the next.
 - Consumers are numbered; those that come later have the next numbers.
 
 Shell: randomness (seeded).
@@ -225,7 +225,7 @@ class _Maker:
         elif kind is Kind.SERVER_DIES:
             self._event(at_ms, kind)
         else:
-            raise ConfigError(f"{kind.value!r} does not stand alone in a plan")
+            raise ConfigError(f"{kind.value!r} cannot be alone in a plan")
 
     def _event(
         self, at_ms: int, kind: Kind, members: tuple[int, ...] = (), newcomer: int = -1

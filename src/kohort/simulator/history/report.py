@@ -145,7 +145,7 @@ def _largest(runs: Sequence[Run]) -> list[Run]:
 def _growth(
     axes: Any, runs: Sequence[Run], value: Callable[[Run], float | None], scale: str = "log"
 ) -> None:
-    """A line for each design over the number of consumers, which stand on a logarithmic axis."""
+    """A line for each design over the number of consumers, on a logarithmic axis."""
     for name, line in by_design(runs).items():
         points = [(run.size.members, value(run)) for run in line]
         known = [(x, y) for x, y in points if y]
@@ -322,7 +322,7 @@ PLOTS: Mapping[str, tuple[str, str, Draw, float]] = {
     ),
     "herd": (
         "The herd",
-        "Everybody is told of everything, and acts on what it happens to see.",
+        "Every consumer is notified of everything, and acts on what it happens to see.",
         _herd,
         3.3,
     ),

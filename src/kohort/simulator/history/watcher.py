@@ -112,7 +112,7 @@ class Watcher:
         return []
 
     def expired(self) -> list[Effect]:
-        """The session is gone, and every node with it: begin anew. It reads on until it stops."""
+        """The session is gone, and every node with it: start over. It reads on until it stops."""
         self._claimed, self._again, self.wake_ms = (), False, None
         return self.start()
 

@@ -1,7 +1,7 @@
 """The first design's world: consumers, each with a session at a ZooKeeper ensemble of three.
 
 Rules:
-- A consumer's requests stand one after the other, each a round trip; the ensemble's three servers
+- A consumer's requests follow one after the other, each a round trip; the ensemble's three servers
   share the reads, its leader does the writes, each of which waits for a quorum.
 - A cut link holds what was sent: the client library finds another server and asks again.
 - Nobody is ever fenced: nothing that a consumer writes is compared with anything.
@@ -152,7 +152,7 @@ class WatchersWorld(World):
             self._expired(client, session)
 
     def _reached(self, client: Client) -> None:
-        """A cut link is mended: the session has expired, or what waited goes on."""
+        """A cut link is repaired: the session has expired, or the waiting messages continue."""
         if not self._ensemble.heard(client.session, self.schedule.now_ms):
             self._expired(client, client.session)
             return

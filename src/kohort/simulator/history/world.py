@@ -14,7 +14,7 @@ from kohort.simulator.history.plan import START_MS, Event, Kind, Plan
 from kohort.simulator.schedule import Schedule
 
 Progress = Callable[[int, int], None]
-"""Told the virtual time that has passed, and that of the whole run, in milliseconds."""
+"""Called with the virtual time that has passed, and that of the whole run, in milliseconds."""
 
 SLOW_FOR_MS = 18_000
 BOUNCE_MS, DOWN_MS = 10_000, 2_000

@@ -1,12 +1,12 @@
 """A ZooKeeper ensemble, as far as consumers used it: nodes, sessions, ephemerals, watches.
 
 Rules:
-- A watch fires once; whoever wants to hear of the next change sets it again with its next read.
-- What a session is told arrives in order (the world's links see to that).
-- An ephemeral node goes when its session is closed, or when nothing was heard of the session for
+- A watch fires once; a client that needs the next change sets it again with its next read.
+- A session gets its notifications in order (the world's links ensure that).
+- An ephemeral node goes when its session is closed, or when no message has come in the session for
   its timeout. A client hears that its session has expired when it reaches the ensemble again, and
   not before.
-- A request that stands for many (`Look`, `Create` and `Delete` of several paths) is counted as
+- A request that represents many (`Look`, `Create` and `Delete` of several paths) is counted as
   many: a consumer of that time read and wrote them one after the other.
 - Sizes are those of ZooKeeper's own protocol (jute), without what a connection costs.
 """
@@ -65,7 +65,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a request went: its result, the requests it stands for, and bytes both ways."""
+    """The outcome of a request: its result, the requests it represents, and bytes both ways."""
 
     result: View | tuple[str, ...]
     requests: int

@@ -1,4 +1,4 @@
-"""A run in words: who, what, when, and which invariant broke."""
+"""A run as text: who, what, when, and which invariant broke."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The shortest story that still breaks the same invariant.
 
 Rules:
-- What is made smaller is the plan (its steps, then its consumers, topics and nodes), never the
-  seed: small chances stay what they were as far as that goes.
+- Shrinking applies to the plan (its steps, then its consumers, topics and nodes), never the
+  seed: small chances stay the same as far as possible.
 - Delta debugging: halves, quarters, … of the steps are left out as long as the run still fails with
   the same code. `budget` bounds the runs that this takes.
 """

@@ -68,7 +68,7 @@ class Simulation:
             self._expected()
         except Violation as violation:
             return self._outcome(violation.code, str(violation))
-        except Exception as error:  # whatever the real code raises in its loop is a finding
+        except Exception as error:  # any error of the real code in its loop is a finding
             lines = traceback.format_exception(error)
             self.world.journal.tell(f"{type(error).__name__}: {error}")
             return self._outcome("CRASH", "".join(lines))
@@ -94,7 +94,7 @@ class Simulation:
         self.world.schedule.run_until(when_ms)
 
     def _in_peace(self) -> None:
-        """Liveness: settled within the bound, then what is new is read by everybody."""
+        """Liveness: settled within the bound, then every member reads the new records."""
         bound_ms = self.world.plan.peace_ms or self.checks.liveness.bound_ms()
         begin_ms = self.world.schedule.now_ms
         while not self.world.is_settled() and self.world.schedule.now_ms < begin_ms + bound_ms:

@@ -67,7 +67,7 @@ class ClientProcess:
     async def _guarded(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await program()
-        except Exception as error:  # the program's end, whatever it is
+        except Exception as error:  # any error ends the program
             self._ended(error)
         else:
             self._ended(None)

@@ -158,7 +158,7 @@ class Faults:
         return self._end_broker("kill -9", self._world.broker.kill)
 
     def _power_cut(self) -> str:
-        """At once, or while flushes are under way for long: what is answered too early is lost."""
+        """At once, or during long flushes: an answer sent too early is lost."""
         if self._chance.random() < 0.5:
             return self._cut_power()
         least = self._chance.randint(200, 900)

@@ -1,4 +1,4 @@
-"""A simulated disk: what was written, what of it is durable, and what a power cut leaves.
+"""A simulated disk: the bytes written, which of them are durable, and the rest after a power cut.
 
 Rules:
 - A file's bytes are durable up to what a `sync` has covered; a name is durable once its directory

@@ -33,11 +33,11 @@ class SystemPlan:
     """One world.
 
     Args:
-        seed: decides everything that is not said here.
+        seed: decides everything else.
         programs: which program runs how many times.
         faults: which kinds of faults happen; empty for none.
         fault_count: how many happen.
-        work_ms: how long the programs work before they are told to finish.
+        work_ms: how long the programs work before they are asked to finish.
         nodes: nodes of the broker.
         partitions: partitions of each topic.
         protocol: the group protocol of the consumers: classic, consumer, mixed.

@@ -177,7 +177,7 @@ class BrokerProcess:
             self.nodes.attach(node_id, endpoint)
 
     def kill(self) -> None:
-        """`kill -9`: what it has written is in the operating system's cache."""
+        """`kill -9`: its writes are in the operating system's cache."""
         if self.alive:
             self.machine.die()
             self._network.process_died(self.machine)

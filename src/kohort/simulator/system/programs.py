@@ -1,8 +1,8 @@
 """The programs that run in a simulated system: real clients, used as users use them.
 
 Rules:
-- A program runs until it is told to finish; an error of a client ends this life of it, and another
-  begins. So a program must be right whenever it is killed.
+- A program runs until it is asked to finish; an error of a client ends this life of it, and another
+  begins. So a program must be correct whenever it is killed.
 - What it asked for goes into the history before the call, what became of it after the answer.
 - Every value is unique: program, life and number are in it.
 
@@ -214,7 +214,7 @@ class _Floors(RebalanceListener):
         self.offsets.update({place: commits.get((READERS, place), 0) for place in partitions})
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """They count anew when they come back."""
+        """They count from zero when they come back."""
         for place in partitions:
             self.offsets.pop(place, None)
 
@@ -248,4 +248,4 @@ async def read(life: Life) -> None:
 PROGRAMS = {"load": load, "update": update, "transact": transact, "move": move, "read": read}
 """By the word that a plan uses."""
 ENDLESS = {"move", "read"}
-"""They run until the world has seen enough; the others end when they are told to finish."""
+"""They run until the world has seen enough; the others end when they are asked to finish."""

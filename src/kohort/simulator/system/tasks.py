@@ -79,7 +79,7 @@ class TaskLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(outer)
 
     def close_coroutine(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """End a suspended coroutine, whatever it awaits on its way out."""
+        """End a suspended coroutine, even if it awaits on its way out."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:

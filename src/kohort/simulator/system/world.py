@@ -1,7 +1,7 @@
 """One simulated system from its beginning to the verdict.
 
 Rules:
-- First everything works while faults come and go; then all faults end, the programs are told to
+- First everything works while faults come and go; then all faults end, the programs are asked to
   finish, and everything must come to rest within a bound of virtual time (SY10).
 - The logs are read at the end by fresh clients over the network, as any user would read them.
 - Everything random comes from the plan's seed: a plan always gives the same run.
@@ -85,7 +85,7 @@ class _Program:
         self.name = name
         self.lives = 0
         self.ended = False
-        """Whether it came to its end after it was told to finish."""
+        """Whether it ended after it was asked to finish."""
         self.process: ClientProcess | None = None
         self._world = world
         self._options = options
@@ -172,7 +172,7 @@ class SystemWorld:
     def new_process(
         self, name: str, clock: Clock, ended: Callable[[BaseException | None], object]
     ) -> ClientProcess:
-        """A client process; what it leaves behind is let go of when the run ends."""
+        """A client process; its leftovers are released when the run ends."""
         process = ClientProcess(self.schedule, self.network, name, clock, ended)
         self._processes.append(process)
         return process
@@ -199,7 +199,7 @@ class SystemWorld:
             check(self.history, final)
         except Violation as violation:
             return self._outcome(violation.code, str(violation))
-        except Exception as error:  # whatever the broker raises in its loop is a finding
+        except Exception as error:  # any error of the broker in its loop is a finding
             return self._outcome("CRASH", "".join(traceback.format_exception(error)))
         finally:
             for process in self._processes:
@@ -228,7 +228,7 @@ class SystemWorld:
 
     def _come_to_rest(self) -> Final:
         self.faults.heal()
-        self.tell("no more faults; the programs are told to finish")
+        self.tell("no more faults; the programs are asked to finish")
         self.finishing = True
         bound_ms = self.schedule.now_ms + REST_MS
         finite = [p for p in self.programs if p.kind not in ENDLESS]
