@@ -38,12 +38,12 @@ class Health(StrEnum):
 
 ORDER: Final = {health: place for place, health in enumerate(Health)}
 WORDS: Final = {
-    State.STANDS: Health.STUCK,
+    State.STUCK: Health.STUCK,
     State.BEHIND: Health.BEHIND,
-    State.WAITS: Health.WAITING,
+    State.WAITING: Health.WAITING,
     State.UNKNOWN: Health.UNKNOWN,
-    State.MOVES: Health.MOVING,
-    State.READ: Health.READ,
+    State.MOVING: Health.MOVING,
+    State.CAUGHT_UP: Health.READ,
 }
 _MEANING: Final = {
     Health.READ: "everything is read",

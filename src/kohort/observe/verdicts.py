@@ -55,12 +55,12 @@ TRANSACTION_S: Final = 60.0
 class State(StrEnum):
     """What a partition does between two looks."""
 
-    READ = "read to its end"
-    MOVES = "moves"
-    BEHIND = "falls behind"
-    WAITS = "waits"
+    CAUGHT_UP = "caught up"
+    MOVING = "moving"
+    BEHIND = "falling behind"
+    WAITING = "waiting"
     UNKNOWN = "unknown"
-    STANDS = "stands"
+    STUCK = "stuck"
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Verdict:
     findings: Sequence[Finding]
 
     @property
-    def stands(self) -> bool:
+    def stuck(self) -> bool:
         """True when something is in the way of the group or of one of its partitions."""
-        return bool(self.concerns) or any(f.state is State.STANDS for f in self.findings)
+        return bool(self.concerns) or any(f.state is State.STUCK for f in self.findings)
 
     @property
     def lag(self) -> int:
@@ -142,12 +142,12 @@ def unsettled(look: Look) -> bool:
     return look.group.state in REBALANCING or any(lag != 0 for lag in lags)
 
 
-def spans_that_stand(verdict: Verdict) -> dict[TopicPartition, tuple[int, int]]:
+def stuck_spans(verdict: Verdict) -> dict[TopicPartition, tuple[int, int]]:
     """Of stuck partitions: from the committed offset to the end, where the log has both."""
     return {
         f.partition: (f.seen.committed, f.seen.end)
         for f in verdict.findings
-        if f.state is State.STANDS
+        if f.state is State.STUCK
         and f.seen.committed is not None
         and f.seen.end is not None
         and f.seen.leader is not None
@@ -188,11 +188,11 @@ class _Judged:
     ) -> tuple[list[str], list[str]]:
         """The obstacles of the group as a whole, and its present activity."""
         group, concerns, notes = self._now.group, list[str](), list[str]()
-        stands = [f for f in findings if f.state is State.STANDS]
-        moves = any(f.state in (State.MOVES, State.BEHIND) for f in findings)
-        queries = any(note_of(f.seen.metadata) for f in stands)  # they read without being members
+        stuck = [f for f in findings if f.state is State.STUCK]
+        moves = any(f.state in (State.MOVING, State.BEHIND) for f in findings)
+        queries = any(note_of(f.seen.metadata) for f in stuck)  # they read without being members
         empty = not group.members and not self._before.group.members
-        if empty and stands and not moves and not queries:
+        if empty and stuck and not moves and not queries:
             concerns.append(
                 "nobody reads: the group has no members. Start them; `kohort group timeline "
                 f"{group.group_id}` says who left last, and why"
@@ -215,7 +215,7 @@ class _Judged:
         """Whether a partition had records to read all the time, and they were not read."""
         was = self._before.partitions.get(finding.partition)
         late = was is not None and (was.lag or 0) > 0
-        waits = finding.state in (State.STANDS, State.WAITS)
+        waits = finding.state in (State.STUCK, State.WAITING)
         return late and waits and not self._reads_retry_topic(finding.partition)
 
     def _endless(self) -> str:
@@ -244,35 +244,38 @@ class _Judged:
         done = _rate(was.committed, seen.committed, self.seconds)
         written = _rate(was.end, seen.end, self.seconds)
         state, why = self._state(tp, was, seen)
-        if state is State.MOVES and written > done and (seen.lag or 0) > HOT_LEAST:
+        if state is State.MOVING and written > done and (seen.lag or 0) > HOT_LEAST:
             state, why = State.BEHIND, "more is written than is done: more workers, or more members"
         return Finding(tp, state, seen, done, written, why)
 
     def _state(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         if seen.committed is not None and seen.committed != was.committed:
             at_end = seen.end is not None and seen.committed == seen.end
-            return (State.READ if at_end else State.MOVES), ""
+            return (State.CAUGHT_UP if at_end else State.MOVING), ""
         if _unreachable(tp, seen):
             return self._unreached(tp, was, seen)
         beyond = seen.committed is not None and seen.committed > (seen.end or 0)
         nothing = seen.lag == 0 or seen.end == seen.first or tp in self._nothing_to_read
         if nothing and not beyond:
-            return State.READ, ""
+            return State.CAUGHT_UP, ""
         if self._reads_retry_topic(tp):
-            return State.WAITS, "a retry topic: `kohort retry status` says when its records are due"
+            return (
+                State.WAITING,
+                "a retry topic: `kohort retry status` says when its records are due",
+            )
         if seen.committed is None and tp in self._owners:
             return State.UNKNOWN, self._never_committed(tp)
         wrong = _wrong_place(tp, seen)
         if wrong and _wrong_place(tp, was) and tp in self._before.partitions:
-            return State.STANDS, wrong
+            return State.STUCK, wrong
         young = self._young(tp, was, seen)
-        return (State.WAITS, young) if young else self._unmoved(tp, was, seen)
+        return (State.WAITING, young) if young else self._unmoved(tp, was, seen)
 
     def _unreached(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         """Brokers drop the offsets of a topic that is gone, and hide it from who may not see it."""
         known = seen.exists or (tp in self._owners and seen.committed is not None)
         lasts = known and bool(_unreachable(tp, was))
-        return (State.STANDS if lasts else State.UNKNOWN), _unreachable(tp, seen)
+        return (State.STUCK if lasts else State.UNKNOWN), _unreachable(tp, seen)
 
     def _young(self, tp: TopicPartition, was: Seen, seen: Seen) -> str:
         """Why the first look is no evidence that it had records to read then; "" when it is."""
@@ -288,52 +291,52 @@ class _Judged:
         """It had records to read, and its committed offset is the same."""
         noted = note_of(seen.metadata) is not None
         if seen.committed is not None and seen.metadata != was.metadata and not noted:
-            return State.MOVES, "one record is slow; others behind it are done: `app.health()`"
+            return State.MOVING, "one record is slow; others behind it are done: `app.health()`"
         if seen.committed is not None and seen.committed >= (seen.stable or 0):
             return self._behind_transaction(tp, was, seen)
-        going_on = State.WAITS if self._rebalancing and not self._overdue else State.STANDS
+        going_on = State.WAITING if self._rebalancing and not self._overdue else State.STUCK
         owner, before = self._owners.get(tp), self._owners_before.get(tp)
         if owner is None:
             return self._unowned(tp, before, going_on)
         if before is None or before.member_id != owner.member_id:
-            return State.WAITS, f"{_name(owner)} has it only since the first look"
+            return State.WAITING, f"{_name(owner)} has it only since the first look"
         if owner.target is not None and tp not in owner.target:
             return going_on, f"{_name(owner)} is to give it up, and has not yet"
         # KIP-848: a member that keeps a partition reads it on while others move.
-        stands = State.STANDS if owner.target is not None else going_on
-        if stands is State.STANDS and owner.group_instance_id and self.seconds < STATIC_AWAY_S:
-            return State.WAITS, (
+        state = State.STUCK if owner.target is not None else going_on
+        if state is State.STUCK and owner.group_instance_id and self.seconds < STATIC_AWAY_S:
+            return State.WAITING, (
                 f"{_name(owner)} has committed nothing for {self.seconds:.0f} s; it is a static "
                 f"member ({owner.group_instance_id}), which may be restarting: "
                 f"`--for {STATIC_AWAY_S:.0f}s` tells"
             )
-        return stands, self._owned(owner)
+        return state, self._owned(owner)
 
     def _behind_transaction(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         """All that is committed is read; a transaction holds the rest back from its readers."""
         held = self._open.get(tp)
         if held is None or was.stable != seen.stable:
-            return State.WAITS, "it waits for transactions that end and begin meanwhile"
+            return State.WAITING, "it waits for transactions that end and begin meanwhile"
         reason = f"{held}; readers of committed records get nothing behind it"
         lasts = held.hanging or (held.open_s or 0.0) > TRANSACTION_S
-        return (State.STANDS if lasts else State.WAITS), reason
+        return (State.STUCK if lasts else State.WAITING), reason
 
     def _unowned(
         self, tp: TopicPartition, before: MemberDescription | None, going_on: State
     ) -> tuple[State, str]:
         if before is not None:
-            return State.WAITS, f"{_name(before)} has given it up since the first look"
+            return State.WAITING, f"{_name(before)} has given it up since the first look"
         group = self._now.group
         if not group.members and (note := note_of(self._now.partitions[tp].metadata)):
-            stands, why = why_unmoved(note, self._now_ms)
-            return (State.STANDS if stands else State.WAITS), why
+            stuck, why = why_unmoved(note, self._now_ms)
+            return (State.STUCK if stuck else State.WAITING), why
         if not group.members and not group.protocol_type:
-            return State.WAITS, (
+            return State.WAITING, (
                 f"nothing was committed for {self.seconds:.0f} s. The group never had members: "
                 "a client without membership (Spark, Flink, `assign`) commits in it when it likes"
             )
         if not group.members and self._before.group.members:
-            return State.WAITS, "the members of the group have left since the first look"
+            return State.WAITING, "the members of the group have left since the first look"
         if not self._subscribed(tp):
             return State.UNKNOWN, (
                 f"no member subscribes to {tp.topic}: its offsets are left over, and expire"
@@ -433,7 +436,7 @@ def _hot(findings: list[Finding]) -> list[Finding]:
 
 
 def _with_share(finding: Finding, share: float) -> Finding:
-    if share < HOT_SHARE or finding.state not in (State.MOVES, State.BEHIND):
+    if share < HOT_SHARE or finding.state not in (State.MOVING, State.BEHIND):
         return finding
     tp = finding.partition
     sentence = (

@@ -204,7 +204,7 @@ class Sampler:
         wanted = heapq.nsmallest(
             MOST,
             (
-                (f.state is not State.STANDS, -(f.seen.lag or 0), name, f.partition, f.seen)
+                (f.state is not State.STUCK, -(f.seen.lag or 0), name, f.partition, f.seen)
                 for name, view in groups.items()
                 for f in (view.verdict.findings if view.verdict else ())
                 if f.seen.lag and (f.seen.first or 0) <= (f.seen.committed or 0)

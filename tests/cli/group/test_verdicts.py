@@ -368,15 +368,15 @@ SICK = (
 @pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
 def test_healthy(case: Case) -> None:
     verdict = case.verdict()
-    wrong = [f.why for f in verdict.findings if f.state is State.STANDS]
-    assert not verdict.stands, [*verdict.concerns, *wrong]
+    wrong = [f.why for f in verdict.findings if f.state is State.STUCK]
+    assert not verdict.stuck, [*verdict.concerns, *wrong]
 
 
 @pytest.mark.parametrize("case", SICK, ids=lambda case: case.name)
 def test_sick(case: Case) -> None:
     verdict = case.verdict()
-    assert verdict.stands, [(f.state.value, f.why) for f in verdict.findings]
-    said = [*verdict.concerns, *(f.why for f in verdict.findings if f.state is State.STANDS)]
+    assert verdict.stuck, [(f.state.value, f.why) for f in verdict.findings]
+    said = [*verdict.concerns, *(f.why for f in verdict.findings if f.state is State.STUCK)]
     assert all(said), "an alarm says why"
 
 

@@ -40,8 +40,8 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 def told(ran: Ran) -> str:
-    """All that is said of a group; its exit code and `stands` agree."""
-    assert (ran.code == 3) == ran.json["stands"], ran.out + ran.err
+    """All that is said of a group; its exit code and `stuck` agree."""
+    assert (ran.code == 3) == ran.json["stuck"], ran.out + ran.err
     return "\n".join(
         [*ran.json["concerns"], *ran.json["notes"]]
         + [f"{row['state']}: {row['why']}" for row in ran.json["partitions"]]
@@ -227,4 +227,4 @@ def test_a_hung_partition_beside_one_that_is_read(cluster: Cluster, why: Why) ->
         consumer.commit({(name, 0): 0})
         ran = why("half")
         sick(ran, "has committed nothing")
-        assert [row["state"] for row in ran.json["partitions"]] == ["stands", "read to its end"]
+        assert [row["state"] for row in ran.json["partitions"]] == ["stuck", "caught up"]

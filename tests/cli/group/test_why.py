@@ -47,8 +47,8 @@ def why(
 
 def test_what_goes_on() -> None:
     """Read to the end, and moving, need no words."""
-    assert why(replace(AT_7, committed=20)) == (State.READ, "")
-    assert why(AT_7, replace(AT_7, committed=3)) == (State.MOVES, "")
+    assert why(replace(AT_7, committed=20)) == (State.CAUGHT_UP, "")
+    assert why(AT_7, replace(AT_7, committed=3)) == (State.MOVING, "")
     state, said = why(replace(AT_7, end=2_000), replace(AT_7, committed=3, end=20))
     assert (state, "more is written than is done" in said) == (State.BEHIND, True)
 
@@ -69,7 +69,7 @@ def test_what_goes_on() -> None:
 )
 def test_what_stands(seen: Seen, said: str) -> None:
     state, told = why(seen)
-    assert (state, said in told) == (State.STANDS, True), told
+    assert (state, said in told) == (State.STUCK, True), told
 
 
 def test_behind_an_open_transaction() -> None:
@@ -96,10 +96,14 @@ def test_nobody_has_it() -> None:
 def test_a_spark_query_that_does_not_move() -> None:
     """Issue 17: by what it committed beside its offsets; a query is no member of its group."""
     nobody = replace(group(state="Empty"), protocol_type="")
-    for state, stands, text in (
-        (RUNS, State.WAITS, "its Spark query began a batch from here 1m ago and has not ended it"),
-        (STOPPED, State.STANDS, "its Spark query was stopped 1m ago"),
-        (FAILED, State.STANDS, "its Spark query failed 1m ago: no column x. Start it again"),
+    for state, expected, text in (
+        (
+            RUNS,
+            State.WAITING,
+            "its Spark query began a batch from here 1m ago and has not ended it",
+        ),
+        (STOPPED, State.STUCK, "its Spark query was stopped 1m ago"),
+        (FAILED, State.STUCK, "its Spark query failed 1m ago: no column x. Start it again"),
     ):
         note = QueryNote(state, 1_000, words="no column x" if state == FAILED else "")
         was = replace(AT_7, metadata=str(QueryNote(RUNS, 500)))
@@ -107,7 +111,7 @@ def test_a_spark_query_that_does_not_move() -> None:
         after = Look(10, nobody, {TP: replace(AT_7, metadata=str(note))})
         verdict = judge(before, after, [], [], now_ms=61_000)
         (finding,) = verdict.findings
-        assert (finding.state, text in finding.why) == (stands, True), finding.why
+        assert (finding.state, text in finding.why) == (expected, True), finding.why
         assert verdict.concerns == [], "there is nobody to start but the query"
 
 
@@ -119,10 +123,10 @@ def test_what_is_in_the_way_of_a_group() -> None:
     ):
         look = Look(0, described, {TP: AT_7})
         verdict = judge(look, replace(look, at_s=5), [], rebalances)
-        assert (len(verdict.concerns), verdict.stands) == (1, True)
+        assert (len(verdict.concerns), verdict.stuck) == (1, True)
         assert text in verdict.concerns[0]
     read = Look(0, group(state="Empty"), {TP: replace(AT_7, committed=20)})
-    assert not judge(read, read, [], []).stands
+    assert not judge(read, read, [], []).stuck
 
 
 def test_an_unknown_lag_is_not_stuck() -> None:
@@ -130,16 +134,16 @@ def test_an_unknown_lag_is_not_stuck() -> None:
     state, text = why(replace(AT_7, committed=None))
     assert (state, "has never committed there" in text) == (State.UNKNOWN, True)
     look = Look(0, group(MEMBER), {TP: replace(AT_7, committed=None)})
-    assert not judge(look, replace(look, at_s=600), [], []).stands
+    assert not judge(look, replace(look, at_s=600), [], []).stuck
 
 
 def test_a_partition_stands_only_when_it_stood_all_the_time() -> None:
     """Records that came, an owner that changed, and a leader that went since the first look."""
-    assert why(AT_7, replace(AT_7, end=7))[0] is State.WAITS
+    assert why(AT_7, replace(AT_7, end=7))[0] is State.WAITING
     assert why(replace(AT_7, leader=None, end=None), AT_7)[0] is State.UNKNOWN
     before = Look(0, group(replace(MEMBER, member_id="z-1")), {TP: AT_7})
     verdict = judge(before, Look(10, group(MEMBER), {TP: AT_7}), [], [])
-    assert [f.state for f in verdict.findings] == [State.WAITS]
+    assert [f.state for f in verdict.findings] == [State.WAITING]
     started = Look(10, group(MEMBER), {TP: AT_7})
     assert not judge(Look(0, group(state="Empty"), {TP: AT_7}), started, [], []).concerns
 
@@ -160,11 +164,11 @@ def test_a_rebalance_is_endless_only_after_its_time_outs(state: str) -> None:
         )
 
     for going_on in (verdict(0.76), verdict(10, 359), verdict(10, 1_000, 1_000)):
-        assert (going_on.stands, len(going_on.concerns)) == (False, 0)
+        assert (going_on.stuck, len(going_on.concerns)) == (False, 0)
         assert "a rebalance is under way" in going_on.notes[0]
     for endless in (verdict(361), verdict(10, 361), verdict(10, 70, 6)):
         assert "a rebalance does not end" in endless.concerns[0]
-        assert endless.findings[0].state is State.STANDS
+        assert endless.findings[0].state is State.STUCK
     fresh = Look(0, group(MEMBER), {TP: AT_7})
     begun = judge(fresh, Look(900, group(MEMBER, state=state), {TP: AT_7}), [], [])
     assert not begun.concerns, "it was stable at the first look"
@@ -173,16 +177,16 @@ def test_a_rebalance_is_endless_only_after_its_time_outs(state: str) -> None:
 def test_a_hang_under_kip_848_shows_while_others_move() -> None:
     """Who keeps a partition reads it on: that nothing moves there is no matter of the rebalance."""
     keeps = replace(MEMBER, target=(TP,))
-    assert why(AT_7, of=group(keeps, state="Reconciling"))[0] is State.STANDS
+    assert why(AT_7, of=group(keeps, state="Reconciling"))[0] is State.STUCK
     gives = replace(MEMBER, target=())
-    assert why(AT_7, of=group(gives, state="Reconciling"))[0] is State.WAITS
+    assert why(AT_7, of=group(gives, state="Reconciling"))[0] is State.WAITING
 
 
 def test_rebalances_of_a_roll_out_are_no_alarm() -> None:
-    """A group that moves may rebalance often; one that stands may not."""
+    """A group that moves may rebalance often; one that is stuck may not."""
     was, now = Look(0, group(MEMBER), {TP: AT_7}), replace(AT_7, committed=9)
     verdict = judge(was, Look(10, group(MEMBER), {TP: now}), [], ["(joined)"] * 20)
-    assert (verdict.stands, len(verdict.notes)) == (False, 1)
+    assert (verdict.stuck, len(verdict.notes)) == (False, 1)
 
 
 def test_a_hot_partition_is_named() -> None:
@@ -200,7 +204,7 @@ def test_a_retry_retry_topic_waits() -> None:
     retry_topic = TopicPartition("orders.g.retry.5m", 0)
     look = Look(0, group(replace(MEMBER, assignment=(retry_topic,))), {retry_topic: AT_7})
     verdict = judge(look, replace(look, at_s=5), [], [])
-    assert (verdict.findings[0].state, verdict.stands) == (State.WAITS, False)
+    assert (verdict.findings[0].state, verdict.stuck) == (State.WAITING, False)
 
 
 def test_on_a_cluster(kohort: Run, cluster: Cluster) -> None:
@@ -222,14 +226,14 @@ def test_on_a_cluster(kohort: Run, cluster: Cluster) -> None:
                 consumer.poll(0.2)
             consumer.commit()
             ran = kohort("group", "why", "waits", "--for", "1ms", "-o", "json")
-            assert (ran.code, ran.json["stands"], ran.json["lag"]) == (0, False, 1), "it is young"
+            assert (ran.code, ran.json["stuck"], ran.json["lag"]) == (0, False, 1), "it is young"
             assert "'why' has a transaction open" in ran.json["partitions"][0]["why"]
             producer.abort_transaction()
         while consumer.position(("why", 0)) < cluster_end(kohort):
             consumer.poll(0.2)
         consumer.commit()
     assert kohort("group", "why", "waits").code == 0
-    assert kohort("group", "why", "waits", "-o", "csv").lines[1].split(",")[3] == "read to its end"
+    assert kohort("group", "why", "waits", "-o", "csv").lines[1].split(",")[3] == "caught up"
     assert kohort("group", "why", "wait").code == 1
     assert kohort("group", "why", "waits", "--for", "0s").code == 1
 
@@ -243,7 +247,7 @@ def test_an_idle_member_is_healthy(kohort: Run, cluster: Cluster) -> None:
         while not consumer.assignment():
             consumer.poll(0.2)
         ran = kohort("group", "why", "idlers", "--for", "1ms", "-o", "json")
-    assert (ran.code, ran.json["stands"]) == (0, False)
+    assert (ran.code, ran.json["stuck"]) == (0, False)
     assert [row["state"] for row in ran.json["partitions"]] == ["unknown"]
 
 

@@ -199,7 +199,7 @@ def test_stop_partition_stops_just_that_one_until_it_is_resumed() -> None:
         world.produce("orders", 1, None, b"%d" % n)
     world.run_out()
     assert Counter(r.origin[1] for r in world.runs if r.ok) == {0: 1, 1: 4}
-    assert "offset 1 failed" in world.engine.partitions["orders", 0].why_standing(0)
+    assert "offset 1 failed" in world.engine.partitions["orders", 0].why_stopped(0)
     mended = True
     assert world.engine.resume(("orders", 0), world.now_ms)
     world.run_out()

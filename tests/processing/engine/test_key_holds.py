@@ -53,10 +53,10 @@ def test_after_a_restart_the_retry_topics_are_read_before_anything_begins() -> N
     for n in range(3, 6):
         world.produce("orders", 0, b"k", b"%d" % n)
     partition = world.engine.partitions["orders", 0]
-    assert "has been read" in partition.why_standing(world.now_ms)
+    assert "has been read" in partition.why_stopped(world.now_ms)
     assert ("orders", 0) in world.engine.paused(world.now_ms)
     world.settle()
-    assert not partition.why_standing(world.now_ms)
+    assert not partition.why_stopped(world.now_ms)
     assert not [run for run in world.runs if run.ok]
     world.run_out()
     assert firsts(world) == {b"k": [0, 1, 2, 3, 4, 5]}
@@ -85,7 +85,7 @@ def test_a_partition_waits_for_its_retry_topics_to_be_with_the_same_member() -> 
     world.engine.removed([(RETRIES[1], 0)])
     world.settle()
     assert not world.runs
-    standing = world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    standing = world.engine.partitions["orders", 0].why_stopped(world.now_ms)
     assert f"{RETRIES[1]}-0" in standing
     assert "range assignor" in standing
     world.assign((RETRIES[1], 0))
@@ -104,7 +104,7 @@ def test_past_the_bound_source_partitions_stand_and_go_on() -> None:
         world.step()
         most = max(most, len(world.engine.holds))
     assert world.engine.counts["holds_full"]
-    assert "wait for a retry" in world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    assert "wait for a retry" in world.engine.partitions["orders", 0].why_stopped(world.now_ms)
     world.run_out()
     assert sum(len(done) for done in firsts(world).values()) == 200
     assert all(done == sorted(done) for key, done in by_partition(world).items())
@@ -132,7 +132,7 @@ def test_retry_topics_that_hold_more_than_the_bound_at_a_start() -> None:
     for n in range(60, 70):
         world.produce("orders", 0, b"k%d" % (n % 10), b"%d" % n)
     world.settle()
-    assert "fewer records" in world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    assert "fewer records" in world.engine.partitions["orders", 0].why_stopped(world.now_ms)
     world.run_out()
     done = firsts(world)
     assert sum(len(each) for each in done.values()) == 70

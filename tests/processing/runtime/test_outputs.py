@@ -103,13 +103,13 @@ def test_an_output_that_is_refused_names_its_cause_and_passes_no_commit() -> Non
     engine.finished(items, [Done([Output(OUT, b"v")])], 0)
     (publication,) = engine.publications()
     engine.published(publication, 0, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, OUT))
-    assert "TOPIC_AUTHORIZATION_FAILED" in engine.partitions[TP].why_standing(0)
+    assert "TOPIC_AUTHORIZATION_FAILED" in engine.partitions[TP].why_stopped(0)
     assert TP in engine.paused(0)
     assert TP not in engine.commits()
     engine.tick(500)
     assert engine.publications() == [publication]
     engine.published(publication, 500)
-    assert not engine.partitions[TP].why_standing(500)
+    assert not engine.partitions[TP].why_stopped(500)
     assert engine.commits()[TP].offset == 1
 
 

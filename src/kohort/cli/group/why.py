@@ -87,7 +87,7 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
     Looks at the group twice. Exit code 3 when a partition is stuck; a group that has
     read everything is reported at once.
     """
-    from kohort.observe.verdicts import judge, spans_that_stand, unsettled
+    from kohort.observe.verdicts import judge, stuck_spans, unsettled
     from kohort.sampling.open_transactions import open_in
     from kohort.sampling.snapshots import look_at
     from kohort.sampling.unread import without_records
@@ -118,10 +118,10 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
             now_ms=_now_ms(),
         )
         verdict = weigh()
-        if spans := spans_that_stand(verdict):
+        if spans := stuck_spans(verdict):
             verdict = weigh(nothing_to_read=without_records(client.common(), spans))
     _tell(verdict, output)
-    return EXIT_CHECK_FAILED if verdict.stands else 0
+    return EXIT_CHECK_FAILED if verdict.stuck else 0
 
 
 def _aged(admin: Admin, transactions: Sequence[Open]) -> list[Open]:
@@ -184,7 +184,7 @@ def _whole(verdict: Verdict) -> dict[str, Any]:
         "members": len(group.members),
         "lag": verdict.lag,
         "watched_s": round(verdict.watched_s, 1),
-        "stands": verdict.stands,
+        "stuck": verdict.stuck,
         "concerns": list(verdict.concerns),
         "notes": list(verdict.notes),
     }
@@ -230,7 +230,7 @@ def _text(verdict: Verdict) -> str:
 def _by_reason(findings: Sequence[Finding]) -> list[tuple[tuple[str, str], list[Finding]]]:
     """Partitions of one reason are together, stuck ones with the largest lag first."""
     found: dict[tuple[str, str], list[Finding]] = {}
-    for one in sorted(findings, key=lambda f: (f.state.value != "stands", -(f.seen.lag or 0))):
+    for one in sorted(findings, key=lambda f: (f.state.value != "stuck", -(f.seen.lag or 0))):
         if one.why:
             found.setdefault((one.state.value, one.why), []).append(one)
     return list(found.items())
@@ -240,5 +240,5 @@ def _figures(finding: Finding) -> str:
     seen = finding.seen
     at = "nothing committed" if seen.committed is None else f"at {seen.committed:,}"
     lag = "lag unknown" if seen.lag is None else f"lag {seen.lag:,}"
-    rates = f"{finding.done_per_s:,.1f}/s done, {finding.written_per_s:,.1f}/s written"
+    rates = f"{finding.done_per_s:,.1f}/s consumed, {finding.written_per_s:,.1f}/s produced"
     return f"{printable(str(finding.partition))} {at}, {lag}, {rates}"

@@ -142,7 +142,7 @@ class Engine(EngineCore):
         tracker = PartitionTracker(epoch, committed, metadata)
         dispatcher = self._dispatchers[route.pool]
         partition = Partition(key[0], key[1], route, tracker, dispatcher, delay_ms, topic_id)
-        partition.head_since_ms = partition.standing_since_ms = now_ms
+        partition.head_since_ms = partition.status_since_ms = now_ms
         if tracker.unreadable:
             self.counts["metadata_unreadable"] += 1
         if self._crash_guard:
@@ -595,5 +595,5 @@ class Engine(EngineCore):
         return frozenset(
             key
             for key, p in self.partitions.items()
-            if p.outstanding > share or p.why_standing(now_ms)
+            if p.outstanding > share or p.why_stopped(now_ms)
         )

@@ -204,9 +204,9 @@ def reading(consumer: ConsumerHealth, retry_topics: RetryTopics) -> dict[tuple[s
 
 def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHealth:
     """One partition at this instant."""
-    tracker, standing, since_ms = partition.tracker, partition.standing, partition.standing_since_ms
-    if (present := partition.stands()) is not standing:
-        standing, since_ms = present, now_ms
+    tracker, status, since_ms = partition.tracker, partition.status, partition.status_since_ms
+    if (present := partition.present_status()) is not status:
+        status, since_ms = present, now_ms
     delay_ms, head = partition.delay_ms, tracker.head
     # A retry topic is read up to what is due: only that can be held up.
     ready = read.unread if partition.is_source else read.due
@@ -214,7 +214,7 @@ def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHea
     return AppPartitionHealth(
         partition=partition.key,
         retry_topic="" if delay_ms is None else format_duration(delay_ms) if delay_ms else REDRIVE,
-        state=standing.value,
+        state=status.value,
         since_ms=max(0, now_ms - since_ms),
         done=tracker.base,
         oldest=head,
@@ -223,5 +223,5 @@ def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHea
         lag=None if read.unread is None else read.unread + partition.outstanding,
         due=read.due,
         circuit=partition.circuit.state.value if partition.is_source else "",
-        why=partition.why_standing(now_ms) or not_read,
+        why=partition.why_stopped(now_ms) or not_read,
     )

@@ -38,7 +38,7 @@ class OnFailure(StrEnum):
     """Nothing goes to a retry topic: the partition stops until the record is done."""
 
 
-class Standing(StrEnum):
+class Status(StrEnum):
     """What a partition is doing."""
 
     IDLE = "nothing to do"
@@ -112,8 +112,8 @@ class Partition:
         "publish_refusal",
         "publishing",
         "route",
-        "standing",
-        "standing_since_ms",
+        "status",
+        "status_since_ms",
         "stopped",
         "stopped_item",
         "suspect",
@@ -167,7 +167,7 @@ class Partition:
         self.alone: Item | None = None
         self.begin_version = 0
         """What has to be committed before anything is begun (crash-loop guard)."""
-        self.standing, self.standing_since_ms = Standing.IDLE, 0
+        self.status, self.status_since_ms = Status.IDLE, 0
         """As last looked at, and since when."""
         self.head: int = -1
         self.head_since_ms = 0
@@ -194,35 +194,35 @@ class Partition:
         """Whether it is stopped until something outside is repaired (stopped, circuit,
         publishing)."""
         circuit = self.circuit.state
-        stands = self.stopped or self.unknown or self.publish_blocked or self.unreadable
-        return bool(stands) or circuit is not CircuitState.CLOSED
+        stopped = self.stopped or self.unknown or self.publish_blocked or self.unreadable
+        return bool(stopped) or circuit is not CircuitState.CLOSED
 
-    def stands(self) -> Standing:
+    def present_status(self) -> Status:
         """Its present activity."""
         circuit = self.circuit.state
-        found = (
-            (self.draining, Standing.DRAINING),
-            (self.stopped, Standing.STOPPED),
-            (self.unknown, Standing.SCANNING),
-            (self.unreadable, Standing.UNREADABLE),
-            (self.publish_blocked, Standing.REFUSED),
-            (circuit is CircuitState.OPEN, Standing.OPEN),
-            (circuit is CircuitState.HALF_OPEN, Standing.PROBING),
-            (self.aside and not self.tracker.is_committed(self.begin_version), Standing.GUARDED),
-            (self.aside, Standing.WAITING),
-            (self.outstanding > self.publishing, Standing.WORKING),
-            (self.outstanding, Standing.WAITING),
+        statuses = (
+            (self.draining, Status.DRAINING),
+            (self.stopped, Status.STOPPED),
+            (self.unknown, Status.SCANNING),
+            (self.unreadable, Status.UNREADABLE),
+            (self.publish_blocked, Status.REFUSED),
+            (circuit is CircuitState.OPEN, Status.OPEN),
+            (circuit is CircuitState.HALF_OPEN, Status.PROBING),
+            (self.aside and not self.tracker.is_committed(self.begin_version), Status.GUARDED),
+            (self.aside, Status.WAITING),
+            (self.outstanding > self.publishing, Status.WORKING),
+            (self.outstanding, Status.WAITING),
         )
-        return next((standing for holds, standing in found if holds), Standing.IDLE)
+        return next((status for holds, status in statuses if holds), Status.IDLE)
 
     def look(self, now_ms: int) -> None:
         """Note since when it has been doing what it does, and since when its head has not moved."""
-        if (standing := self.stands()) is not self.standing:
-            self.standing, self.standing_since_ms = standing, now_ms
+        if (status := self.present_status()) is not self.status:
+            self.status, self.status_since_ms = status, now_ms
         if self.tracker.base != self.head:
             self.head, self.head_since_ms = self.tracker.base, now_ms
 
-    def why_standing(self, now_ms: int) -> str:
+    def why_stopped(self, now_ms: int) -> str:
         """Why no record of it begins at present, as text; "" when one may."""
         if self.stopped:
             return self.stopped

@@ -44,7 +44,7 @@ _TEXTS: Final = {
     "dead_letter_oldest_age_seconds": "Age of the oldest dead letter; 0 when there is none",
     "clock_skew_ms": "How far the brokers' clock is ahead of this machine's, by the last copy",
     "circuit_state": "0 closed, 1 half open, 2 open: of a partition of a source topic",
-    "partitions_standing": "Partitions that are stopped until something changes",
+    "partitions_stopped": "Partitions that are stopped until something changes",
     "oldest_unfinished_seconds": "For how long the oldest unfinished record has held up the commit",
     "workers": "Workers of a kind",
     "workers_busy": "Of these, those that have records",
@@ -121,7 +121,7 @@ class AppMetrics:
         yield self._of("records_outstanding", engine.outstanding)
         yield self._of("records_in_flight", engine.in_flight)
         yield self._of("bytes_outstanding", engine.outstanding_bytes)
-        yield self._of("partitions_standing", sum(bool(why) for why in runner.status().values()))
+        yield self._of("partitions_stopped", sum(bool(why) for why in runner.status().values()))
         now_ms = runner.now_ms()
         for topic, oldest in runner.oldest_failures().items():
             age_ms = 0 if oldest is None else max(0, now_ms - oldest)

@@ -198,7 +198,7 @@ class Runner(RebalanceListener):
     def status(self) -> dict[tuple[str, int], str]:
         """Why each partition is stopped, as text; "" for the others. Any thread."""
         now_ms = self.now_ms()
-        return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
+        return {key: p.why_stopped(now_ms) for key, p in list(self.engine.partitions.items())}
 
     def retry_topics(
         self, positions: Mapping[tuple[str, int], int] | None = None
