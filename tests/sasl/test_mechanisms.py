@@ -113,8 +113,8 @@ def test_a_name_escaped_wrongly_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("challenge", "why"),
     [
-        ("r=other,s=c2FsdA==,i=4096", "nonce does not go on"),
-        ("r=c,s=c2FsdA==,i=4096", "nonce does not go on"),
+        ("r=other,s=c2FsdA==,i=4096", "nonce does not continue"),
+        ("r=c,s=c2FsdA==,i=4096", "nonce does not continue"),
         ("r=cS,s=c2FsdA==,i=4095", "4095 iterations"),
         ("r=cS,s=c2FsdA==,i=1", "1 iterations"),
         (f"r=cS,s=c2FsdA==,i={MAX_CLIENT_ITERATIONS + 1}", "iterations"),
