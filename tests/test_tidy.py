@@ -15,7 +15,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -217,10 +216,64 @@ def unfinished(text: str) -> Iterator[Complaint]:
             yield number, f"{match[1]}: finish it, or list it in docs/skipped.md"
 
 
-MAY_ONLY_SHRINK = {
-    "classes with more than 12 public methods": 46,
+LARGE_CLASSES = {
+    "public: one object is what users import and editors complete": {
+        "App": 24,
+        "AppHarness": 13,
+        "AsyncConsumer": 13,
+        "Cluster": 25,
+        "Consumer": 13,
+        "ConsumerBase": 17,
+        "History": 16,
+        "Pipeline": 23,
+    },
+    "a port: everything that one side may ask of the other": {
+        "ClusterPort": 17,
+        "HostServices": 16,
+        "OsFiles": 14,
+        "Store": 17,
+    },
+    "a state machine or table: one method an event, or a fact of the state": {
+        "Accumulator": 19,
+        "Checks": 22,
+        "ConsumerChecks": 13,
+        "ConsumerGroup": 13,
+        "Draft": 19,
+        "Engine": 21,
+        "Group": 13,
+        "GroupSession": 22,
+        "GroupShard": 21,
+        "Leadership": 16,
+        "MemberBase": 15,
+        "PartitionTracker": 18,
+        "Positions": 27,
+        "Sender": 15,
+        "Transactions": 17,
+    },
+    "a writer or parser: one method a construct of its grammar": {
+        "DecoderWriter": 23,
+        "EncoderWriter": 19,
+        "_Parser": 19,
+    },
+    "to be split": {
+        "ClusterClient": 16,
+        "ConsumerCalls": 15,
+        "CoordinatorShards": 15,
+        "Loop": 19,
+        "Node": 18,
+        "Nodes": 22,
+        "Partition": 21,
+        "PartitionLog": 23,
+        "ProducerCore": 17,
+        "Runner": 17,
+        "Segment": 22,
+        "SimCluster": 17,
+        "Topics": 14,
+        "Transactional": 16,
+        "World": 19,
+    },
 }
-"""What is left of habits that new code does not follow."""
+"""Classes with more than 12 public methods, by reason. Numbers may only fall."""
 VAGUE_NAMES = {"told", "said", "given"}
 """What a variable holds is a noun."""
 MAX_PUBLIC_METHODS = 12
@@ -241,21 +294,22 @@ def vague_names(tree: ast.Module) -> Iterator[Complaint]:
             yield getattr(node, "lineno", 1), f"{name} does not say what it holds"
 
 
-def old_habits(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and len(public_methods(node)) > MAX_PUBLIC_METHODS:
-            yield "classes with more than 12 public methods"
-
-
 def public_methods(node: ast.ClassDef) -> list[str]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return [f.name for f in node.body if isinstance(f, kinds) and not f.name.startswith("_")]
 
 
-def test_old_habits_only_shrink() -> None:
-    """Issue 15: very large classes."""
-    counted = Counter(habit for path in sources() for habit in old_habits(parsed(path)))
-    assert counted == MAY_ONLY_SHRINK, "lower MAY_ONLY_SHRINK when a number falls; it never grows"
+def test_large_classes_only_shrink() -> None:
+    """Issue 15: at most 12 public methods a class; the exceptions are listed with their reason."""
+    counted = {
+        node.name: number
+        for path in sources()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+        and (number := len(public_methods(node))) > MAX_PUBLIC_METHODS
+    }
+    listed = {name: number for names in LARGE_CLASSES.values() for name, number in names.items()}
+    assert counted == listed, "lower LARGE_CLASSES when a number falls; it never grows"
 
 
 def test_ruff_formats_every_line() -> None:

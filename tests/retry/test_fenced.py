@@ -313,7 +313,7 @@ def test_checkpoint_deleted(world: World) -> None:
     world.check()
 
 
-def test_store_emptied_restored_or_topic_made_anew_is_refused(world: World) -> None:
+def test_store_emptied_restored_or_topic_recreated_is_refused(world: World) -> None:
     """E2: n < s, no fence, another topic id: loud, and nothing is changed."""
     world.produce(0, b"ok", b"ok")
     store = world.store()

@@ -194,7 +194,7 @@ def test_a_start_past_the_end_is_refused_once() -> None:
 
 
 @pytest.mark.parametrize("records", [4, 1])
-def test_a_topic_made_anew_between_two_looks_is_noticed(records: int) -> None:
+def test_a_topic_recreated_between_two_looks_is_noticed(records: int) -> None:
     """Before anything of it is planned from the old position, whichever end is further."""
     port, clock = FakePort({T0: [1] * 3}), Clock()
     plan = planner(port, clock=clock)
@@ -215,7 +215,7 @@ def test_only_the_topics_that_are_read_are_asked_for() -> None:
     assert set(port.named) == {("t",)}
 
 
-def test_a_topic_made_anew_is_noticed() -> None:
+def test_a_topic_recreated_is_noticed() -> None:
     port = FakePort()
     start = planner(port).initial()
     port.ids["t"] = "other"

@@ -135,7 +135,7 @@ class SimConsumer(ConsumerBase):
         """As `Consumer.poll`."""
         calls, core = self._calls, self._core
         calls.begin()
-        if not core.attention:
+        if not core.inbox.attention:
             records = core.reader.take(most)
             calls.after_take()
             if records:

@@ -227,7 +227,7 @@ class World:
         for app in live:
             session = app.consumer.core.session
             member = None if session is None else session.member
-            if member is None or member.state.name != "STABLE" or app.consumer.core.steps:
+            if member is None or member.state.name != "STABLE" or app.consumer.core.inbox.steps:
                 return False
             if member.generation != self.generation():
                 return False

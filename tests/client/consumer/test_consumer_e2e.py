@@ -564,7 +564,7 @@ def test_fork_is_noticed(world: World) -> None:
     assert take(consumer, 2) == values([1, 2])
 
 
-def test_a_topic_made_anew_is_read_on(world: World, caplog) -> None:
+def test_a_topic_recreated_is_read_on(world: World, caplog) -> None:
     """Another id is another topic: its epochs begin anew, and its offsets may be out of range."""
     topic = world.topic(1, records=10)
     consumer = world.consumer(retry_backoff_max_ms=50, allow_auto_create_topics=False)

@@ -558,7 +558,7 @@ def test_an_unknown_topic_that_is_taken_back_is_forgotten() -> None:
     assert d.member.state is State.STABLE
 
 
-def test_a_topic_made_anew_is_given_up_and_taken_again() -> None:
+def test_a_topic_recreated_is_given_up_and_taken_again() -> None:
     """KIP-516: the same name with another id is another topic; its old position means nothing."""
     d = ConsumerDriver().stable({"t": [0]})
     new = b"\7" * 16

@@ -178,7 +178,7 @@ class AsyncConsumer(ConsumerBase):
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Record after record, until `close`. Leaving or cancelling the loop loses nothing."""
         reader, calls, core = self._core.reader, self._calls, self._core
-        most = self.config.max_poll_records
+        inbox, most = core.inbox, self.config.max_poll_records
         while not calls.closed:
             with self._gate:
                 calls.begin()
@@ -194,7 +194,7 @@ class AsyncConsumer(ConsumerBase):
                     yield record
                     dealt_with = True
                     core.beats += 1
-                    if position.buffer is not fetched or position.paused or core.attention:
+                    if position.buffer is not fetched or position.paused or inbox.attention:
                         break
             finally:
                 reader.end_piece(piece, dealt_with=dealt_with)

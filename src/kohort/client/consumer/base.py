@@ -25,6 +25,7 @@ from kohort.client.consumer.plan.subscription import (
     by_partitions,
     by_topics,
 )
+from kohort.client.consumer.setup import warn
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
 from kohort.records import COLUMN_NAMES, Record
 
@@ -155,15 +156,15 @@ class ConsumerBase(Observed):
         chosen = by_partitions(arguments.partitions(partitions, "assign"), core.subscription)
         core.reader.acknowledge(core.loop.now_ms())
         gone = [tp for tp in core.positions.partitions if tp not in chosen.partitions]
-        if gone and core.lane is not None and self.config.enable_auto_commit:
+        if gone and core.commits.queue is not None and self.config.enable_auto_commit:
             with core.lock:
-                left = {tp: o for tp, o in core.acknowledged().items() if tp in gone}
+                left = {tp: o for tp, o in core.commits.acknowledged().items() if tp in gone}
             if left:
                 self._calls.submit(left, self.config.default_api_timeout_ms)
         with core.lock:
             core.positions.remove(gone)
         core.subscription = chosen
-        core.take_over(sorted(chosen.partitions))
+        core.topics.take_over(sorted(chosen.partitions))
         core.post(core.assign, chosen)
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -180,7 +181,7 @@ class ConsumerBase(Observed):
         if core.subscription.remote is not None:
             return frozenset(tp.topic for tp in self.assignment())
         if core.subscription.pattern is not None:
-            return core.matched
+            return core.topics.matched
         return core.subscription.topics
 
     # -- positions -------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ class ConsumerBase(Observed):
     @property
     def rebalance_pending(self) -> bool:
         """True while a rebalance waits for the next `poll`."""
-        return bool(self._core.steps)
+        return bool(self._core.inbox.steps)
 
     # -- any thread ------------------------------------------------------------------------------
 
@@ -311,7 +312,7 @@ class ConsumerBase(Observed):
         The one call that any thread and any signal handler may make.
         """
         self._calls.woken = True
-        self._core.attention = True
+        self._core.inbox.attention = True
         self._notify()
 
     def nudge(self) -> None:
@@ -349,13 +350,13 @@ class ConsumerBase(Observed):
         arguments.callback(callback, "commit_async")
         if callback is not None:
             arguments.not_awaited(callback, "the callback of commit_async()", awaits=awaits)
-        job = core.commit_job(chosen, self.config.default_api_timeout_ms)
+        job = core.commits.job(chosen, self.config.default_api_timeout_ms)
 
         def on_committed(error: KohortError | None) -> None:
             if callback is not None:
-                core.call_back(callback, chosen, error)
+                core.inbox.call_back(callback, chosen, error)
             elif error is not None:
-                core.warn(f"asynchronous commit failed: {error}")
+                warn(f"asynchronous commit failed: {error}")
 
         core.post(core.commit, job, on_committed)
         self._calls.expect(job)

@@ -27,6 +27,7 @@ from kohort.client.consumer.plan.committed_offsets import CommittedQuery
 from kohort.client.consumer.plan.offset_lookups import OffsetQuery
 from kohort.client.consumer.plan.positions import Phase
 from kohort.client.consumer.rebalance_steps import AssignStep, RevokeStep, Stage
+from kohort.client.consumer.setup import warn
 from kohort.errors import (
     ClosedError,
     KafkaTimeoutError,
@@ -118,7 +119,7 @@ class ConsumerCalls:
         try:
             while True:
                 free = True
-                if core.attention or self.woken:
+                if core.inbox.attention or self.woken:
                     free = yield from self.attend(until_ms)
                 if core.loop.now_ms() >= self._complain_at_ms:
                     self._complain(timeout_s)
@@ -152,7 +153,7 @@ class ConsumerCalls:
             raise core.cluster.unreachable()
         if waited_ms >= UNREACHABLE_WARNING_MS and not self._warned_unreachable:
             self._warned_unreachable = True
-            core.warn(f"{core.cluster.unreachable()}; retrying")
+            warn(f"{core.cluster.unreachable()}; retrying")
 
     def _warn_of_outage(self) -> None:
         """Report once that all brokers are gone, and that they are back. Reading continues by
@@ -160,13 +161,13 @@ class ConsumerCalls:
         core, now_ms = self.core, self.core.loop.now_ms()
         if not core.cluster.is_cut_off:
             if self._warned_unreachable:
-                core.warn("the cluster can be reached again")
+                warn("the cluster can be reached again")
             self._warned_unreachable, self._cut_off_ms = False, None
         elif self._cut_off_ms is None:
             self._cut_off_ms = now_ms
         elif now_ms - self._cut_off_ms >= UNREACHABLE_WARNING_MS and not self._warned_unreachable:
             self._warned_unreachable = True
-            core.warn(f"{core.cluster.unreachable()}; retrying")
+            warn(f"{core.cluster.unreachable()}; retrying")
 
     def after_take(self) -> None:
         """Let the next fetches go out before the caller gets the records taken now (spec 4.2)."""
@@ -179,7 +180,7 @@ class ConsumerCalls:
     def attend(self, until_ms: int) -> Steps[bool]:
         """Callbacks, steps, errors to raise. False: the time is over and a step is still open."""
         core = self.core
-        core.attention = finished = False
+        core.inbox.attention = finished = False
         try:
             self._wakeup_if_asked()
             yield from self.callbacks()
@@ -189,18 +190,18 @@ class ConsumerCalls:
                 core.overdue = False
             if not (yield from self._run_steps(until_ms)):
                 return False
-            if core.errors:
-                raise core.errors.popleft()
+            if core.inbox.errors:
+                raise core.inbox.errors.popleft()
             finished = core.fatal is None  # else no poll may pass this by
             return True
         finally:
             # Whatever ended this, a wakeup or a cancel too: the next call handles the rest.
             if not finished:
-                core.attention = True
+                core.inbox.attention = True
 
     def callbacks(self) -> Steps[None]:
         """Tell the outcomes of asynchronous commits, in the order of the commits."""
-        callbacks = self.core.callbacks
+        callbacks = self.core.inbox.callbacks
         while callbacks:
             fn, args = callbacks.popleft()
             yield Call(fn, args)
@@ -227,7 +228,7 @@ class ConsumerCalls:
     def _raise_hopeless(self) -> None:
         """Nothing came: because nothing that came could be decoded, or of what does not exist."""
         core, now_ms = self.core, self.core.loop.now_ms()
-        error = core.cluster.damaged.worst(now_ms) or core.nowhere.overdue(now_ms)
+        error = core.cluster.damaged.worst(now_ms) or core.topics.nowhere.overdue(now_ms)
         if error is not None:
             raise fresh(error)
 
@@ -260,7 +261,7 @@ class ConsumerCalls:
                 except BaseException:  # any error: the step is finished before it propagates
                     self._given_up(step)
                     raise
-        while not step.lost and not core.lane_idle and now_ms() < step.give_up_ms:
+        while not step.lost and not core.commits.idle and now_ms() < step.give_up_ms:
             if not (yield from self._wait(min(until_ms, step.give_up_ms))):
                 return False
         self._given_up(step)
@@ -271,7 +272,7 @@ class ConsumerCalls:
         if not core.config.enable_auto_commit:
             return None
         with core.lock:
-            offsets = core.acknowledged()
+            offsets = core.commits.acknowledged()
         offsets = {tp: offset for tp, offset in offsets.items() if tp in step.partitions}
         return self.submit(offsets, core.config.default_api_timeout_ms) if offsets else None
 
@@ -279,13 +280,13 @@ class ConsumerCalls:
         core = self.core
         with core.lock:
             core.positions.remove(step.partitions)
-        core.steps.popleft()
-        core.post(core.confirm_revoked, step.token)
+        core.inbox.steps.popleft()
+        core.post(core.confirm, step)
 
     def _assign(self, step: AssignStep) -> Steps[bool]:
         core = self.core
         if step.stage is Stage.BEGIN:
-            core.take_over(step.added)
+            core.topics.take_over(step.added)
             step.stage = Stage.DONE
             begun_ms = core.loop.now_ms()
             try:
@@ -299,8 +300,8 @@ class ConsumerCalls:
         return True
 
     def _taken(self, step: AssignStep) -> None:
-        self.core.steps.popleft()
-        self.core.post(self.core.confirm_assigned, step.token)
+        self.core.inbox.steps.popleft()
+        self.core.post(self.core.confirm, step)
 
     # -- commits and questions -------------------------------------------------------------------
 
@@ -309,16 +310,16 @@ class ConsumerCalls:
     ) -> Outcome:
         """Begin a commit."""
         core, outcome = self.core, Outcome()
-        job = core.commit_job(offsets, timeout_ms)
+        job = core.commits.job(offsets, timeout_ms)
         core.post(core.commit, job, self._teller(outcome))
         self.expect(job)
         return outcome
 
     def expect(self, job: CommitJob) -> None:
-        """Who waits for an idle lane waits for this one, too."""
+        """A call that waits for pending commits waits for this one, too."""
         with self.core.lock:
-            if self.core.lane is not None:
-                self.core.lane.expect(job)
+            if self.core.commits.queue is not None:
+                self.core.commits.queue.expect(job)
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int
@@ -427,10 +428,10 @@ class ConsumerCalls:
 
     def _last_commit(self, until_ms: int, problems: list[str]) -> Steps[bool]:
         core, outcome = self.core, Outcome(done=True)
-        if core.lane is None or core.fatal is not None:
+        if core.commits.queue is None or core.fatal is not None:
             return True
         with core.lock:
-            offsets = core.acknowledged() if core.config.enable_auto_commit else {}
+            offsets = core.commits.acknowledged() if core.config.enable_auto_commit else {}
         if offsets:
             outcome = self.submit(offsets, max(1, until_ms - core.loop.now_ms()))
         while not outcome.done or self._owing():  # with what was committed without waiting
@@ -444,13 +445,13 @@ class ConsumerCalls:
 
     def _owing(self) -> bool:
         """Whether the outcome of a commit has not been delivered yet."""
-        lane = self.core.lane
+        queue = self.core.commits.queue
         with self.core.lock:
-            return lane is not None and lane.owing
+            return queue is not None and queue.owing
 
     def _run_steps(self, until_ms: int) -> Steps[bool]:
         """Every open rebalance step, in order; False when the time is over first."""
-        steps = self.core.steps
+        steps = self.core.inbox.steps
         while steps:
             step = steps[0]
             if isinstance(step, RevokeStep):

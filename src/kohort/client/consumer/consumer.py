@@ -114,7 +114,7 @@ class Consumer(ConsumerBase):
             most = self._most(max_records, self.config.max_poll_records)
             if timeout.__class__ is not float:
                 timeout = arguments.seconds(timeout, "poll()")
-            if not core.attention:
+            if not core.inbox.attention:
                 records = core.reader.take(most)
                 calls.after_take()
                 if records:
@@ -149,7 +149,7 @@ class Consumer(ConsumerBase):
         covers up to the present one.
         """
         reader, calls, core = self._core.reader, self._calls, self._core
-        most = self.config.max_poll_records
+        inbox, most = core.inbox, self.config.max_poll_records
         while not calls.closed:
             with self._gate:
                 calls.begin()
@@ -164,7 +164,7 @@ class Consumer(ConsumerBase):
                     yield record
                     dealt_with = True
                     core.beats += 1
-                    if position.buffer is not fetched or position.paused or core.attention:
+                    if position.buffer is not fetched or position.paused or inbox.attention:
                         break
             finally:
                 reader.end_piece(piece, dealt_with=dealt_with)

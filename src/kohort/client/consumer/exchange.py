@@ -94,10 +94,11 @@ class Answers(Protocol):
 class Exchange:
     """Sends for one consumer. `coordinator` is set while it is known."""
 
-    def __init__(self, config: ConsumerConfig, cluster: ClusterClient, answers: Answers) -> None:
+    def __init__(self, config: ConsumerConfig, cluster: ClusterClient) -> None:
         self._config = config
         self._cluster = cluster
-        self._answers = answers
+        self.answers: Answers
+        """Gets every answer; set before the first request."""
         self._group = config.group_id or ""
         self._isolation = int(config.isolation_level == READ_COMMITTED)
         self._sessions: dict[tuple[int, int], FetchSession] = {}
@@ -138,7 +139,7 @@ class Exchange:
             self._fetching.discard((order.node, order.lane))
             if isinstance(answer, KohortError):
                 session.lost()
-                self._answers.fetched(order.token, answer)
+                self.answers.fetched(order.token, answer)
                 return
             assert isinstance(answer, FetchResponse)
             named = requests.fetched(answer, ids.name, directory)
@@ -146,17 +147,17 @@ class Exchange:
                 results = session.answered(answer.error_code, answer.session_id, named)
             except DecodeError as error:
                 session.lost()
-                self._answers.fetched(order.token, error)
+                self.answers.fetched(order.token, error)
                 return
             if results is None:
                 self.fetch(order)
             elif answer.error_code:
                 error = BrokerError(answer.error_code, f"fetching from node {order.node}")
-                self._answers.fetched(order.token, error)
+                self.answers.fetched(order.token, error)
             else:
                 if loop.now_ms() < until_ms and not any(r.error or len(r.records) for r in results):
-                    self._answers.cut_short()
-                self._answers.fetched(order.token, results)
+                    self.answers.cut_short()
+                self.answers.fetched(order.token, results)
                 sizes = [size for result in results if (size := len(result.records))]
                 took_ms = loop.now_ms() - sent_ms
                 self._cluster.events.emit(FetchDone(order.node, took_ms, sum(sizes), len(sizes)))
@@ -211,7 +212,7 @@ class Exchange:
                 coordinator,
                 tuple(question.parts),
                 asker,
-                lambda answer: self._answers.resolved(token, _for_resolver(question, answer)),
+                lambda answer: self.answers.resolved(token, _for_resolver(question, answer)),
             )
             return
         if isinstance(question, FindStart):
@@ -221,12 +222,12 @@ class Exchange:
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, ListOffsetsResponse):
-                self._answers.resolved(token, requests.starts(answer))
+                self.answers.resolved(token, requests.starts(answer))
             elif isinstance(answer, OffsetForLeaderEpochResponse):
-                self._answers.resolved(token, requests.validated(answer))
+                self.answers.resolved(token, requests.validated(answer))
             else:
                 assert isinstance(answer, KohortError)
-                self._answers.resolved(token, answer)
+                self.answers.resolved(token, answer)
 
         self._cluster.request(question.node, message, done)
 
@@ -235,10 +236,10 @@ class Exchange:
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, ListOffsetsResponse):
-                self._answers.listed(send.token, requests.listed(answer))
+                self.answers.listed(send.token, requests.listed(answer))
             else:
                 assert isinstance(answer, KohortError)
-                self._answers.listed(send.token, answer)
+                self.answers.listed(send.token, answer)
 
         message = requests.query(send, self._isolation, self._config.request_timeout_ms)
         self._cluster.request(send.node, message, done)
@@ -248,7 +249,7 @@ class Exchange:
     def ask_committed(self, send: CommittedSend, coordinator: int, asker: Identity) -> None:
         """Send a caller's query for committed offsets; `asker` as for `ask`."""
         self._offset_fetch(
-            coordinator, send.tps, asker, lambda answer: self._answers.looked_up(send.token, answer)
+            coordinator, send.tps, asker, lambda answer: self.answers.looked_up(send.token, answer)
         )
 
     def commit(self, send: CommitSend, coordinator: int, lane: Lane = "group") -> None:
@@ -258,10 +259,10 @@ class Exchange:
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, OffsetCommitResponse):
                 codes = requests.committed_codes(answer, ids.name)
-                self._answers.commit_answered(send.token, codes)
+                self.answers.commit_answered(send.token, codes)
             else:
                 assert isinstance(answer, KohortError)
-                self._answers.commit_answered(send.token, answer)
+                self.answers.commit_answered(send.token, answer)
 
         self._cluster.request(
             coordinator,
@@ -287,7 +288,7 @@ class Exchange:
             if isinstance(answer, OffsetFetchResponse):
                 committed = requests.offsets_fetched(answer, ids.name)
                 if committed[0] in EPOCH_CODES:
-                    self._answers.stale_epoch()
+                    self.answers.stale_epoch()
                 on_answer(committed)
             else:
                 assert isinstance(answer, KohortError)

@@ -21,21 +21,21 @@ class ConsumerEnd:
         self._core, self._done = core, done
         self._until_ms = core.loop.now_ms() + LAST_MS
         self._leaving = False
-        if core.config.enable_auto_commit and core.lane is not None and core.fatal is None:
+        if core.config.enable_auto_commit and core.commits.queue is not None and core.fatal is None:
             with core.lock:
-                offsets = core.acknowledged()
+                offsets = core.commits.acknowledged()
             if offsets:
                 self._commit(offsets)
         self._look()
 
     def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         core = self._core
-        core.commit(core.commit_job(offsets, LAST_MS), lambda _: None)
+        core.commit(core.commits.job(offsets, LAST_MS), lambda _: None)
 
     def _look(self) -> None:
         core = self._core
         self._give_up_steps()
-        if not self._leaving and core.lane_idle:
+        if not self._leaving and core.commits.idle:
             self._leaving = True
             if core.session is not None:
                 core.session.close()
@@ -55,14 +55,12 @@ class ConsumerEnd:
     def _give_up_steps(self) -> None:
         """Rebalances that the caller would have taken part in."""
         core = self._core
-        while core.steps:
-            step = core.steps.popleft()
+        while core.inbox.steps:
+            step = core.inbox.steps.popleft()
             if isinstance(step, RevokeStep):
                 with core.lock:
                     core.positions.remove(step.partitions)
-                core.confirm_revoked(step.token)
-            else:
-                core.confirm_assigned(step.token)
+            core.confirm(step)
 
 
 def end_consumer(core: ConsumerCore) -> End:

@@ -20,9 +20,10 @@ from kohort.client.cluster.find_coordinator import coordinator_in, find_coordina
 from kohort.client.cluster.metadata import ClusterMetadata
 from kohort.client.cluster.refusal_log import Refusals
 from kohort.client.common.config import CONSUMER_PROTOCOL, ConsumerConfig
+from kohort.client.consumer.caller_inbox import CallerInbox
 from kohort.client.consumer.plan.commit_queue import NOBODY, Identity
 from kohort.client.consumer.rebalance_watch import RebalanceWatch
-from kohort.client.consumer.setup import new_member
+from kohort.client.consumer.setup import new_member, warn
 from kohort.client.consumer.topic_names import TopicNames
 from kohort.errors import RETRIABLE_CODES, BrokerError, ErrorCode, KohortError
 from kohort.group.member.effects import (
@@ -52,18 +53,12 @@ HINTS_MS = 50
 
 
 class SessionOwner(Protocol):
-    """What a session tells the core."""
+    """The consumer of a session."""
 
-    def rebalance(self, step: Revoke | Assign) -> None:
-        """The caller's thread has to do this inside its next poll."""
-        ...
+    inbox: CallerInbox
 
     def failed(self, error: KohortError) -> None:
         """The member has left permanently."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Something for the log."""
         ...
 
     def changed(self) -> None:
@@ -285,14 +280,14 @@ class GroupSession:
             case FindCoordinator():
                 self._find()
             case Revoke() | Assign():
-                self._owner.rebalance(effect)
+                self._owner.inbox.rebalance(effect)
             case WatchTopics():
                 self._topic_names.want(effect.ids)
                 self.watched = effect.topics | self._topic_names.names
                 if effect.ids:
                     self._loop.call_soon(self._tell_topics)
             case Warn():
-                self._owner.warn(effect.text)
+                warn(effect.text)
             case Fatal():
                 self._owner.failed(effect.error)
 

@@ -42,12 +42,12 @@ def _last_rebalance(member: GroupMember) -> str:
 
 
 def _concerns(core: ConsumerCore, now_ms: int) -> tuple[str, ...]:
-    cluster, concerns, session = core.cluster, list(core.missing.concerns()), core.session
+    cluster, concerns, session = core.cluster, list(core.topics.missing.concerns()), core.session
     member = None if session is None else session.member
     refusal = None if session is None else core.positions.refusals.get(session.name)
     if session is not None and refusal is not None:
         concerns.append(f"{session.name}: refused with {refusal.text(now_ms)}, retrying")
-    hopeless = cluster.damaged.worst(now_ms) or core.nowhere.overdue(now_ms)
+    hopeless = cluster.damaged.worst(now_ms) or core.topics.nowhere.overdue(now_ms)
     if hopeless is not None:
         concerns.append(str(hopeless))
     if member is not None and (waiting := member.waits_for_others(now_ms)):

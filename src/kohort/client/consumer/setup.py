@@ -84,6 +84,11 @@ def log(level: str, text: str) -> None:
     logging.getLogger("kohort.client.consumer").log(getattr(logging, level), "%s", text)
 
 
+def warn(text: str) -> None:
+    """One warning in that log."""
+    log("WARNING", text)
+
+
 def log_reset(event: OffsetReset) -> None:
     """A reset is always visible, with its cause (spec 4.7)."""
     first = event.from_offset < 0

@@ -13,7 +13,7 @@ from kohort.client.consumer.plan.commit_queue import (
     NOBODY,
     CommitDone,
     CommitJob,
-    CommitLane,
+    CommitQueue,
     CommitRefused,
     CommitSend,
     CoordinatorLost,
@@ -46,7 +46,7 @@ class World:
     """A lane with an owner map and a helper to send."""
 
     def __init__(self) -> None:
-        self.lane = CommitLane("g", backoff_ms=100)
+        self.lane = CommitQueue("g", backoff_ms=100)
         self.owned: dict[TopicPartition, int] = {P0: 1, P1: 1}
         self.identity: Identity | None = ME
 

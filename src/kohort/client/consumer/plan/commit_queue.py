@@ -112,7 +112,7 @@ CommitEffect = CommitSend | CommitDone | CoordinatorLost | CommitRefused
 
 
 @dataclass
-class CommitLane:
+class CommitQueue:
     """The one lane to the coordinator. `group` is named in errors."""
 
     group: str

@@ -355,7 +355,7 @@ class Positions:
             self._enter(position, Event.LEADER_MOVED, now_ms)
             self._drop_behind(position)
 
-    def topic_made_anew(self, topic: str) -> None:
+    def topic_recreated(self, topic: str) -> None:
         """The topic was deleted and created again: epochs start over, offsets mean nothing."""
         for position in self:
             if position.tp.topic == topic:
