@@ -42,5 +42,5 @@ def test_a_signal_ends_the_broker_and_says_how_to_go_on(
     with pytest.raises(KeyboardInterrupt):
         _run(run, settings, False, False)
     assert run.closed == 1
-    assert "`kohort demo flights --resume --dir somewhere` goes on" in capsys.readouterr().err
+    assert "`kohort demo flights --resume --dir somewhere` continues" in capsys.readouterr().err
     assert signal.getsignal(number) is before

@@ -81,7 +81,7 @@ def test_kinds_are_bounded() -> None:
         (
             Temporary("down"),
             {"on_failure": OnFailure.STOP_PARTITION},
-            "stands until it is resumed",
+            "is stopped until it is resumed",
         ),
     ],
 )

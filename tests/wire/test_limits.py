@@ -65,7 +65,7 @@ def test_tags_may_come_in_any_order_but_only_once() -> None:
     data = encode(HeartbeatRequest(), 4)[:-1]
     back = decode(HeartbeatRequest, 4, data + b"\x02\x09\x00\x03\x01x")
     assert back.unknown_tags == [(3, b"x"), (9, b"")]
-    with pytest.raises(DecodeError, match="tagged field 9 stands twice"):
+    with pytest.raises(DecodeError, match="tagged field 9 occurs twice"):
         decode(HeartbeatRequest, 4, data + b"\x02\x09\x00\x09\x00")
 
 

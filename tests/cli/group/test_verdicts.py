@@ -336,8 +336,10 @@ SICK = (
     Case("the leader does not answer", {P0: SILENT}),
     Case("the topic is gone under its reader", {P0: GONE}),
     Case("the next record to read is gone", {P0: TRIMMED}),
-    Case("the topic was made again, and is shorter", {P0: BEYOND}),
-    Case("the topic was made again, and is empty", {P0: replace(LATE, first=0, end=0, stable=0)}),
+    Case("the topic was created again, and is shorter", {P0: BEYOND}),
+    Case(
+        "the topic was created again, and is empty", {P0: replace(LATE, first=0, end=0, stable=0)}
+    ),
     Case("a transaction hangs", {P0: HELD}, transactions=transaction(known=False)),
     Case("a transaction is open for long", {P0: HELD}, transactions=transaction(open_s=600)),
     Case(

@@ -138,7 +138,7 @@ def test_what_a_user_may_not_is_told_with_whom_to_ask(
         for args in (("acl", "list"), ("user", "list")):
             ran = bare(*args)
             assert ran.code == 1
-            assert "this user may not. Ask whoever keeps the cluster" in ran.err
+            assert "this user may not. Ask the cluster's administrator" in ran.err
         assert "(or this user may not see it)" in bare("topic", "describe", "t").err
         monkeypatch.setenv("KOHORT_SASL_USERNAME", "admin")
         monkeypatch.setenv("KOHORT_SASL_PASSWORD", "a")
