@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kohort.client.cluster.client import ClusterClient
@@ -25,7 +25,6 @@ class AnswerOwner(Protocol):
     """The parts of a consumer that answers change."""
 
     cluster: ClusterClient
-    lock: threading.Lock
     notify: Callable[[], None]
     positions: Positions
     planner: FetchPlanner
@@ -36,6 +35,11 @@ class AnswerOwner(Protocol):
     commits: Commits
     topics: TopicWatch
     session: GroupSession | None
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Guards positions and plans."""
+        ...
 
     def pump(self) -> None:
         """Send everything that may go out now."""

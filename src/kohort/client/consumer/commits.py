@@ -9,8 +9,8 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kohort.client.cluster.client import ClusterClient
@@ -42,12 +42,16 @@ class CommitOwner(Protocol):
 
     config: ConsumerConfig
     cluster: ClusterClient
-    lock: threading.Lock
     notify: Callable[[], None]
     positions: Positions
     subscription: Subscription
     session: GroupSession | None
     exchange: Exchange
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Guards positions and plans."""
+        ...
 
 
 class Commits:

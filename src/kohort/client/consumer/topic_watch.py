@@ -5,8 +5,8 @@ On the network thread. A topic with another id is another topic under the old na
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kohort.client.cluster.client import ClusterClient
@@ -32,11 +32,15 @@ class TopicOwner(Protocol):
 
     config: ConsumerConfig
     cluster: ClusterClient
-    lock: threading.Lock
     positions: Positions
     subscription: Subscription
     session: GroupSession | None
     inbox: CallerInbox
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Guards positions and plans."""
+        ...
 
 
 class TopicWatch:
