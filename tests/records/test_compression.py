@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import struct
 import zlib
 from typing import Any
 
@@ -112,6 +113,53 @@ def test_snappy_that_lies_about_its_size() -> None:
 def test_gzip_of_several_members_and_padding() -> None:
     packed = gzip.compress(b"one ") + gzip.compress(b"two") + bytes(20)
     assert decompress(Compression.GZIP, packed) == b"one two"
+
+
+XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+LZ4 = bytes(compress(Compression.LZ4, b"x"))[:7]
+ZSTD = b"\x28\xb5\x2f\xfd\0\x58"
+TINY = {
+    "snappy blocks of no bytes": (Compression.SNAPPY, XERIAL + bytes(1 << 20), 1),
+    "snappy blocks that hold nothing": (
+        Compression.SNAPPY,
+        XERIAL + b"\0\0\0\1\0" * 200_000,
+        4_097,
+    ),
+    "snappy blocks of one": (Compression.SNAPPY, XERIAL + b"\0\0\0\3\1\0x" * 140_000, 4_097),
+    "gzip members": (Compression.GZIP, gzip.compress(b"", mtime=0) * 50_000, 64),
+    "lz4 blocks": (Compression.LZ4, LZ4 + struct.pack("<I", 1 << 31) * 250_000 + bytes(4), 4_097),
+    "zstd blocks": (Compression.ZSTD, ZSTD + bytes(3 * 300_000) + b"\1\0\0", 4_097),
+}
+"""A megabyte of parts that hold next to nothing, and how many of them are looked at."""
+
+
+@pytest.mark.parametrize("what", TINY)
+def test_countless_tiny_parts_are_refused_after_the_first(what: str) -> None:
+    """F.1: each costs time whatever it holds, and brokers look into every produced batch."""
+    codec, data, looked_at = TINY[what]
+    with pytest.raises(CorruptRecordError) as raised:
+        decompress(codec, data)
+    lines = {"cut off", f"{looked_at} blocks hold only", f"more than {looked_at} members"}
+    assert any(line in str(raised.value) for line in lines)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_writer_that_ends_a_part_behind_each_record_is_read(codec: Compression) -> None:
+    """20,000 blocks of a small record each; members of gzip are never that many."""
+    record, count = b"a record of 24 bytes....", 20_000
+    if codec is Compression.SNAPPY:
+        block = bytes(cramjam.snappy.compress_raw(record))
+        data = XERIAL + (struct.pack(">i", len(block)) + block) * count
+    elif codec is Compression.LZ4:
+        stored = struct.pack("<I", 1 << 31 | len(record)) + record
+        data = LZ4 + stored * count + bytes(4)
+    elif codec is Compression.ZSTD:
+        data = ZSTD + (struct.pack("<I", len(record) << 3)[:3] + record) * count + b"\1\0\0"
+    else:
+        packer = zlib.compressobj(wbits=31)
+        parts = [packer.compress(record) + packer.flush(zlib.Z_SYNC_FLUSH) for _ in range(count)]
+        data = b"".join(parts) + packer.flush()
+    assert bytes(decompress(codec, data)) == record * count
 
 
 def test_zlib_without_gzip_header_is_damage() -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple
@@ -66,6 +66,10 @@ _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # independent blocks of 64 KB, no ch
 _LZ4_BLOCK_BYTES = 64 * 1024
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK_BYTES = 128 * 1024
+_GZIP_MEMBERS_MAX = 64
+"""The decoder copies what is behind each member, so that countless ones take quadratic time."""
+_PARTS_FREE, _PART_BYTES = 4_096, 16
+"""So many blocks may be of any size; of more, the average has at least so many bytes."""
 _UINT32_BE = Struct(">I")
 _UINT32_LE = Struct("<I")
 
@@ -185,6 +189,15 @@ def _damaged(codec: str, why: object) -> CorruptRecordError:
     return CorruptRecordError(f"{codec} data is damaged: {why}")
 
 
+def _check_parts(codec: str, parts: int, size: int) -> None:
+    """Refuses data of countless tiny parts: each costs time, whatever it holds.
+
+    Producers fill the parts of a codec; even one that ends a part behind each record stays above.
+    """
+    if parts > _PARTS_FREE and size < parts * _PART_BYTES:
+        raise _damaged(codec, f"{parts} blocks hold only {size} bytes")
+
+
 # gzip -------------------------------------------------------------------------------------------
 
 
@@ -193,7 +206,7 @@ def _decompress_gzip(data: Readable, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     rest: Readable = data
-    while True:
+    while len(parts) < _GZIP_MEMBERS_MAX:
         unpacker = zlib.decompressobj(31)
         try:
             part = unpacker.decompress(rest, left + 1)
@@ -208,6 +221,7 @@ def _decompress_gzip(data: Readable, limit: int) -> bytes:
         rest = unpacker.unused_data
         if not rest.strip(b"\x00"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise _damaged("gzip", f"it has more than {_GZIP_MEMBERS_MAX} members")
 
 
 # lz4, the way out --------------------------------------------------------------------------------
@@ -252,12 +266,15 @@ def _snappy_size(block: memoryview, left: int, limit: int) -> int:
 
 
 def _decompress_snappy(data: memoryview, limit: int, allocate: Allocate) -> bytearray | memoryview:
-    blocks = _xerial_blocks(data) if bytes(data[:8]) == _XERIAL_HEADER[:8] else [data]
+    xerial = bytes(data[:8]) == _XERIAL_HEADER[:8]
+    blocks: list[memoryview] = []
     sizes: list[int] = []
     left = limit
-    for block in blocks:
+    for block in _xerial_blocks(data) if xerial else (data,):
+        blocks.append(block)
         sizes.append(_snappy_size(block, left, limit))
         left -= sizes[-1]
+        _check_parts("snappy", len(sizes), limit - left)
     library = _cramjam()
     out = allocate(limit - left)
     position = 0
@@ -273,8 +290,7 @@ def _decompress_snappy(data: memoryview, limit: int, allocate: Allocate) -> byte
     return out
 
 
-def _xerial_blocks(data: memoryview) -> list[memoryview]:
-    blocks: list[memoryview] = []
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     position = len(_XERIAL_HEADER)
     if len(data) < position:
         raise _damaged("snappy", "its header is cut off")
@@ -285,9 +301,8 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
         position += 4
         if size > len(data) - position:
             raise _damaged("snappy", f"a block of {size} bytes runs past the end")
-        blocks.append(data[position : position + size])
+        yield data[position : position + size]
         position += size
-    return blocks
 
 
 # lz4 and zstd: the frame's block headers bound the output ---------------------------------------
@@ -340,6 +355,7 @@ def _lz4_frame(data: memoryview, limit: int) -> _Lz4Frame:
         # A compressed byte can represent at most 255 bytes of a match.
         bound += size if stored else min(block_max, 255 * size)
         position += size + checksum
+        _check_parts("lz4", len(blocks), bound)
     return _Lz4Frame(blocks, block_max, min(bound, limit), plain)
 
 
@@ -378,12 +394,14 @@ def _zstd_bound(data: memoryview, limit: int) -> int:
     single = bool(descriptor & 0x20)
     position = 5 + (0 if single else 1) + (0, 1, 2, 4)[descriptor & 3]
     position += (1 if single else 0, 2, 4, 8)[descriptor >> 6]
-    bound = 0
+    bound = blocks = 0
     while bound < limit and position + 3 <= len(data):
         header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
         last, kind, size = header & 1, (header >> 1) & 3, header >> 3
         bound += _ZSTD_BLOCK_BYTES if kind == 2 else size
         position += 3 + (1 if kind == 1 else size)
+        blocks += 1
+        _check_parts("zstd", blocks, bound)
         if last:
             after = position + (4 if descriptor & 4 else 0)
             return min(bound, limit) if after >= len(data) else limit
