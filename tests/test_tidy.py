@@ -10,10 +10,12 @@ else is logic and may not.
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,6 +276,24 @@ LARGE_CLASSES = {
     },
 }
 """Classes with more than 12 public methods, by reason. Numbers may only fall."""
+TELLTALE = {
+    "anew": (r"\banew\b", 26),
+    "go on": (r"\b(?:go|goes|went|gone|going) on\b", 46),
+    "goes by": (r"\b(?:go|goes) by\b", 18),
+    "in words": (r"\bin words\b", 3),
+    "for good, tried on, so long as": (r"\b(?:for good|tried on|so long as)\b", 0),
+    "so long": (r"\bso long\b(?! as)", 5),
+    "somebody, nobody": (r"\b(?:somebody|nobody)\b", 371),
+    "stands": (r"\b(?:stands?|stood)\b", 60),
+    "to be had": (r"\bto be had\b", 1),
+    "told": (r"\btold\b", 36),
+    "whatever": (r"\bwhatever\b", 58),
+    "whoever": (r"\bwhoever\b", 14),
+}
+"""Phrases that read as translated, and how often they are left in the prose of the product and its
+docs. Numbers may only fall (CONTRIBUTING.md, "Style")."""
+WITHOUT_DOCSTRING = 338
+"""Public methods without a docstring; most implement a documented interface. May only fall."""
 VAGUE_NAMES = {"told", "said", "given"}
 """What a variable holds is a noun."""
 MAX_PUBLIC_METHODS = 12
@@ -310,6 +330,52 @@ def test_large_classes_only_shrink() -> None:
     }
     listed = {name: number for names in LARGE_CLASSES.values() for name, number in names.items()}
     assert counted == listed, "lower LARGE_CLASSES when a number falls; it never grows"
+
+
+def prose(path: Path) -> str:
+    """The text of a page, or the comments and strings of a Python module."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return text
+    kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", -1)}
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return "\n".join(token.string for token in tokens if token.type in kinds)
+
+
+def test_telltale_phrases_only_shrink() -> None:
+    """Issue 15: subject, verb, object; the reader never has to translate."""
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if p.name != "spec.md"]
+    pages += [ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")]
+    written = {".py", ".pyx", ".pxi", ".h", ".html", ".toml"}
+    pages += [p for p in SRC.rglob("*") if p.suffix in written and GENERATED not in p.parents]
+    text = "\n".join(prose(path) for path in pages if not path.is_symlink())
+    left = {
+        name: len(re.findall(pattern, text, re.IGNORECASE))
+        for name, (pattern, _) in TELLTALE.items()
+    }
+    more = {name: n for name, n in left.items() if n > TELLTALE[name][1]}
+    assert not more, f"say it plainly instead (allowed: {TELLTALE}): {more}"
+
+
+def test_methods_without_docstring_only_shrink() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ruff",
+            "check",
+            "--select",
+            "D102",
+            "--output-format",
+            "json",
+            "src",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert len(json.loads(done.stdout)) <= WITHOUT_DOCSTRING
 
 
 def test_ruff_formats_every_line() -> None:

@@ -147,7 +147,7 @@ class RetryTopics:
 
     @cached_property
     def dead_letter(self) -> str:
-        """`TOPIC.GROUP.dlt`"""
+        """`TOPIC.GROUP.dlt`."""
         return topic_name(self.topic, self.group, "dlt")
 
     @cached_property

@@ -61,8 +61,10 @@ def test_a_broker_that_does_not_answer_costs_no_other_and_is_named(
     rows = {row["broker"]: row for row in described.json["brokers"]}
     assert [rows[n]["stored_bytes"] is None for n in (1, 2, 3)] == [False, False, True]
     assert [(rows[n]["trouble"] or "").split(":")[0] for n in (1, 2, 3)] == [
-        "", "", "it does not answer",
-    ]  # fmt: skip
+        "",
+        "",
+        "it does not answer",
+    ]
     assert {row["broker"] for row in disks.json["rows"]} == {1, 2}
     assert {row["broker"] for row in configs.json["rows"]} == {1, 2}
 

@@ -159,7 +159,6 @@ def _why_nothing(name: str, preview: Report) -> str:
 
 def _run(job: Redrive, rate: float | None) -> Report:
     """Run it; Ctrl-C stops it in order."""
-
     with handled(lambda _: job.stop(), (signal.SIGINT,)):
         return job.run(rate_per_s=rate)
 
