@@ -45,7 +45,7 @@ def tables(store):
 def price(record, store):
     return record.data
 
-@pipeline.handler("{orders}", table="orders", origin=("p", "o"))
+@pipeline.handler("{orders}", table="orders", origin=("p", "o"), threads=4)
 def order(record, store):
     if CRASH.exists():
         CRASH.unlink()

@@ -1,6 +1,10 @@
 """The boundary to the user's code: records in, effects or failures out.
 
+Shell: the threads of a handler that has several (`threads`), for one call at a time.
+
 Rules:
+- With `threads`, records of different keys are handled at once and those of one key in their order,
+  each after the one before it has ended. Outcomes are in the order of the records either way.
 - Decoding happens inside the boundary: a value that does not decode is that record's permanent
   failure (`deserialize`), its bytes untouched, and its handler is never called.
 - A handler computes; it does not write. It may look things up (`store.query`), and it may be called
@@ -14,7 +18,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -117,17 +123,22 @@ class Record(RecordView):
 
 
 class Lookup:
-    """What a handler may ask of the store: committed rows, and a cache for reference tables."""
+    """What a handler may ask of the store: committed rows, and a cache for reference tables.
+
+    Handlers in several threads ask one after another.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._asking = threading.Lock()
         self.cache: dict[str, Any] = {}
         """A place for a handler's own data; lives as long as the task, then starts empty."""
 
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
         """All rows of a SELECT; `?` marks parameters in every database."""
         try:
-            return self._store.query(sql, params)
+            with self._asking:
+                return self._store.query(sql, params)
         except (StoreBusyError, ConstraintError):
             raise
         except KohortError:
@@ -223,6 +234,7 @@ class HandlerSpec:
             a reconciliation can tell each input apart.
         decode: "json", "text", a function of the bytes, or None for the bytes themselves.
         only_table: refuse effects, which name their tables themselves.
+        threads: records of so many keys are handled at once; not with `batch`.
     """
 
     topic: str
@@ -234,6 +246,7 @@ class HandlerSpec:
     decode: Decode = "json"
     classifier: Classifier = field(default_factory=Classifier)
     only_table: bool = False
+    threads: int = 1
 
     def effects(self, returned: Any, record: RecordView) -> Sequence[Effect]:
         """What a handler returned for a record: None, a row, an effect, or several of them."""
@@ -310,7 +323,7 @@ class Handlers:
                 tried = attempt if isinstance(attempt, Attempt) else None
                 records.append(Record(attempt, tried, data))
                 indices.append(index)
-        run = _run_batch if spec.batch else _run_each
+        run = _run_batch if spec.batch else _run_by_key if spec.threads > 1 else _run_each
         note = None if handling is None else _by_index(handling, indices)
         for index, outcome in zip(indices, run(spec, records, self._lookup, note), strict=True):
             outcomes[index] = outcome
@@ -369,6 +382,31 @@ def _run_each(
             raise
         except Exception as error:  # the handler is the user's, and may raise anything
             outcomes.append(classify(error))
+    return outcomes
+
+
+def _run_by_key(
+    spec: HandlerSpec, records: Sequence[Record], lookup: Lookup, note: Note
+) -> list[Outcome]:
+    """As `_run_each`, over several keys at once. Raises what the first of the threads raised."""
+    if not records:
+        return []
+    if note is not None:
+        note(0, len(records) - 1)
+    lanes: dict[int, list[int]] = {}
+    for index, record in enumerate(records):
+        lane = index if record.key is None else hash(record.key)
+        lanes.setdefault(lane % spec.threads, []).append(index)
+    outcomes: list[Outcome] = [()] * len(records)
+
+    def run(lane: list[int]) -> None:
+        handled = _run_each(spec, [records[index] for index in lane], lookup, None)
+        for index, outcome in zip(lane, handled, strict=True):
+            outcomes[index] = outcome
+
+    with ThreadPoolExecutor(len(lanes), "kohort-handler") as pool:
+        for running in [pool.submit(run, lane) for lane in lanes.values()]:
+            running.result()
     return outcomes
 
 

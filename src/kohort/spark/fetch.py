@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -33,13 +33,15 @@ from kohort.client.consumer.consumer import Consumer
 from kohort.config import format_elapsed
 from kohort.errors import CorruptRecordError, DataLossError, KafkaTimeoutError, KohortError
 from kohort.retry.cluster_port import ClusterPort
-from kohort.retry.fenced import Fetched
 from kohort.retry.unreadable import Unreadable
 from kohort.spark import arrow
 from kohort.spark.formats import Rows, Typed
 from kohort.spark.offsets import Range
 from kohort.spark.options import SourceOptions
 from kohort.spark.worker import forget, keep
+
+if TYPE_CHECKING:
+    from kohort.retry.fenced import Fetched
 
 log = logging.getLogger("kohort.spark")
 T = TypeVar("T", bound=Sized)

@@ -74,6 +74,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SERVERS_VARIABLE: Final = "KOHORT_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS: Final = "localhost:9092"
 MODES: Final = ("continuous", "until_idle", "available_now")
+MAX_THREADS: Final = 256
 
 
 class Pipeline:
@@ -336,6 +337,7 @@ class Pipeline:
         decode: Decode | Serde[Any] = "json",
         permanent: Iterable[type[BaseException]] = (),
         temporary: Iterable[type[BaseException]] = (),
+        threads: int = 1,
     ) -> Callable[[Function], Function]:
         """Register `f(record, store)` for the records of a topic.
 
@@ -352,8 +354,14 @@ class Pipeline:
                 offset, so that `reconcile` can find each input in the table.
             decode: "json", "text", a function of the bytes, a format of `kohort.serdes` (Avro,
                 Protobuf, JSON Schema with a schema registry), or None for the bytes.
+            threads: records of so many keys of a partition are handled at once, those of one key in
+                their order; for a function that waits for something else. 1 to 256.
         """
-        return self._register(topic, False, table, key, origin, decode, permanent, temporary)
+        if not 1 <= threads <= MAX_THREADS:
+            raise ConfigError(f"threads={threads}: a handler has 1 to {MAX_THREADS}")
+        return self._register(
+            topic, False, table, key, origin, decode, permanent, temporary, threads
+        )
 
     def batch_handler(
         self,
@@ -388,6 +396,7 @@ class Pipeline:
         decode: Decode | Serde[Any],
         permanent: Iterable[type[BaseException]],
         temporary: Iterable[type[BaseException]],
+        threads: int = 1,
     ) -> Callable[[Function], Function]:
         topic = checked_topic(topic, "pipeline.batch_handler" if batch else "pipeline.handler")
         if topic in self._handlers:
@@ -407,6 +416,7 @@ class Pipeline:
                 origin,
                 checked_decode(topic, decode),
                 classifier_of(topic, permanent, temporary),
+                threads=threads,
             )
             return function
 
