@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kohort.client.common.types import TopicPartition
+
 if TYPE_CHECKING:
     from kohort.testing import Cluster
 
@@ -59,3 +61,38 @@ def test_a_query_gets_the_rows_of_its_ranges(
     batches = read_ranges(options(cluster, batchRows="2"), spans, columns)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["offset"], row["value"]) for row in rows] == [(n, b"%d" % n) for n in (6, 7, 1, 2)]
+
+
+class Counting:
+    """A consumer of many partitions, each with one batch of records; counts what it is asked."""
+
+    def __init__(self, partitions: int) -> None:
+        self.at_hand = [[n] for n in range(partitions)]
+        self.read: set[int] = set()
+        self.asked = 0
+
+    def assign(self, partitions: list[TopicPartition]) -> None: ...
+    def limit(self, partition: TopicPartition, end: int) -> None: ...
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...
+
+    def position(self, partition: TopicPartition) -> int:
+        self.asked += 1
+        return int(partition.partition in self.read)
+
+    def take(self, timeout_s: float) -> list[int]:
+        found = self.at_hand.pop() if self.at_hand else []
+        self.read |= set(found)
+        return found
+
+
+def test_positions_are_asked_for_once_a_partition_and_not_after_every_poll() -> None:
+    """Issue 17: the cost of a record is the same with 1 and with 500 partitions."""
+    from kohort.spark import fetch
+    from kohort.spark.offsets import Range
+    from kohort.spark.options import SourceOptions
+
+    consumer: Any = Counting(500)
+    spans = [Range("t", n, 0, 1) for n in range(500)]
+    polled = fetch._polled(consumer, SourceOptions({}), spans, lambda c, s: c.take(s), None)
+    assert sorted(n for batch in polled for n in batch) == list(range(500))
+    assert consumer.asked == 500

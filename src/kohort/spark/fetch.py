@@ -81,8 +81,8 @@ def read_ranges(
     wanted = {"topic", "partition", "offset", *(_OURS[c] for c in columns if c in _OURS)}
     wanted |= set(typed.parts) if typed else set()
 
-    def poll(consumer: Consumer) -> pa.RecordBatch:
-        return consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
+    def poll(consumer: Consumer, timeout_s: float) -> pa.RecordBatch:
+        return consumer.poll_arrow(timeout_s, max_rows=options.batch_rows, columns=wanted)
 
     for batch in _read(options, spans, poll):
         ready = _for_spark(batch, schema, typed.columns(batch) if typed else {})
@@ -96,8 +96,8 @@ def read_records(
     time.
     """
 
-    def poll(consumer: Consumer) -> Sequence[Fetched]:
-        return consumer.poll(POLL_S, max_records=most)
+    def poll(consumer: Consumer, timeout_s: float) -> Sequence[Fetched]:
+        return consumer.poll(timeout_s, max_records=most)
 
     for records in _read(options, spans, poll, lambda damaged: [damaged]):
         for _, run in itertools.groupby(records, key=attrgetter("topic", "partition")):
@@ -107,7 +107,7 @@ def read_records(
 def _read(
     options: SourceOptions,
     spans: Sequence[Range],
-    poll: Callable[[Consumer], T],
+    poll: Callable[[Consumer, float], T],
     skip: Callable[[Unreadable], T] | None = None,
 ) -> Iterator[T]:
     """What `poll` gives until the ranges are read.
@@ -140,7 +140,7 @@ def _polled(
     consumer: Consumer,
     options: SourceOptions,
     spans: Sequence[Range],
-    poll: Callable[[Consumer], T],
+    poll: Callable[[Consumer, float], T],
     skip: Callable[[Unreadable], T] | None,
 ) -> Iterator[T]:
     left = {TopicPartition(s.topic, s.partition): s for s in spans}
@@ -151,7 +151,7 @@ def _polled(
     silent = 0
     while left:
         try:
-            found = poll(consumer)
+            found = _next(consumer, left, poll)
         except CorruptRecordError as error:
             if skip is None:
                 raise
@@ -161,8 +161,6 @@ def _polled(
             silent = 0 if len(found) else silent + 1
             if len(found):
                 yield found
-        for tp in [tp for tp, span in left.items() if consumer.position(tp) >= span.end]:
-            del left[tp]
         if left and silent and silent % GONE_POLLS == 0:
             left = _without_deleted(options, left)
         if silent * POLL_S * 1_000 > options.poll_timeout_ms:
@@ -173,6 +171,23 @@ def _polled(
                 f"no record came for {format_elapsed(options.poll_timeout_ms)} "
                 f"(kafkaConsumer.pollTimeoutMs), but more is there: {named}"
             )
+
+
+def _next(
+    consumer: Consumer,
+    left: dict[TopicPartition, Range],
+    poll: Callable[[Consumer, float], T],
+) -> T:
+    """What is at hand, else what comes within POLL_S; what has been read is taken out of `left`.
+
+    Positions are looked at only when nothing is at hand: there may be hundreds of them.
+    """
+    found = poll(consumer, 0.0)
+    if len(found):
+        return found
+    for tp in [tp for tp, span in left.items() if consumer.position(tp) >= span.end]:
+        del left[tp]
+    return poll(consumer, POLL_S) if left else found
 
 
 def _past_damage(
