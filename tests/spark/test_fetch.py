@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -96,3 +98,14 @@ def test_positions_are_asked_for_once_a_partition_and_not_after_every_poll() -> 
     polled = fetch._polled(consumer, SourceOptions({}), spans, lambda c, s: c.take(s), None)
     assert sorted(n for batch in polled for n in batch) == list(range(500))
     assert consumer.asked == 500
+
+
+def test_a_worker_imports_no_pandas_to_read() -> None:
+    """Half a second of processor time for every process that Spark starts."""
+    program = (
+        "import sys, kohort.spark.source\n"
+        "from kohort.client.consumer.arrow import empty_batch\n"
+        "empty_batch(['topic', 'value', 'headers'])\n"
+        "sys.exit('pandas' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

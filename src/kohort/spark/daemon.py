@@ -20,10 +20,19 @@ from typing import Any
 
 import pyspark.daemon
 
+import kohort.client.consumer.arrow
+import kohort.client.consumer.setup
+import kohort.records.arrow
 import kohort.spark.pipeline_sink
 import kohort.spark.source
 
-PRELOADED = (kohort.spark.pipeline_sink, kohort.spark.source)
+PRELOADED = (
+    kohort.client.consumer.arrow,
+    kohort.client.consumer.setup,
+    kohort.records.arrow,
+    kohort.spark.pipeline_sink,
+    kohort.spark.source,
+)
 
 
 class QuietTraceback:

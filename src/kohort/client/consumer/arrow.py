@@ -55,4 +55,5 @@ def empty_batch(names: Collection[str]) -> Any:
     from kohort.records.arrow import record_batch_schema
 
     schema = record_batch_schema(names)
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    # `pa.array([])` would import pandas, where it is installed: half a second for an empty poll.
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
