@@ -69,7 +69,13 @@ class Interrupter:
 
     @staticmethod
     def _no_handler_here(frame: FrameType, event: str) -> bool:
-        """None runs between a lock's taking and its block, at the block's end, nor at a `try`."""
+        """None runs between a lock's taking and its block, at the block's end, nor at a `try`.
+
+        What is raised while `threading` forgets a thread is dropped by Python itself.
+        """
+        selfref = frame.f_locals.get("selfref")
+        if selfref is not None and selfref() is threading._dangling:
+            return True
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return event == "line" and line.lstrip().startswith(("with ", "async with ", "try:"))
 
