@@ -291,7 +291,7 @@ TELLTALE = {
     "whoever": (r"\bwhoever\b", 14),
 }
 """Phrases that read as translated, and how often they are left in the prose of the product and its
-docs. Numbers may only fall (CONTRIBUTING.md, "Style")."""
+docs. Numbers may only fall."""
 WITHOUT_DOCSTRING = 338
 """Public methods without a docstring; most implement a documented interface. May only fall."""
 VAGUE_NAMES = {"told", "said", "given"}

@@ -317,7 +317,7 @@ def listed_lines(listings: Iterable[GroupListing]) -> list[GroupLine]:
 
 
 def refined(
-    found: Overview,
+    overview_: Overview,
     before: ClusterSnapshot | None,
     evidence: Evidence,
     previous: Overview | None = None,
@@ -325,7 +325,7 @@ def refined(
     """The same overview with more evidence for some groups: those alone are judged again.
 
     Args:
-        found: what was judged without it.
+        overview_: what was judged without it.
         before: the older snapshot that it was judged with.
         evidence: with times and partitions without records, of the groups to judge again.
         previous: the last overview.
@@ -335,12 +335,14 @@ def refined(
     """
     names = {name for name, _ in evidence.written_ms} | set(evidence.nothing_to_read)
     some = replace(
-        found.snapshot,
-        groups={n: look for n, look in found.snapshot.groups.items() if n in names},
+        overview_.snapshot,
+        groups={n: look for n, look in overview_.snapshot.groups.items() if n in names},
         not_described={},
     )
     again = overview(some, before, evidence, previous)
-    lines = [line for line in found.lines if line.group not in names] + list(again.lines)
+    lines = [line for line in overview_.lines if line.group not in names] + list(again.lines)
     return Overview(
-        found.snapshot, {**found.groups, **again.groups}, sorted(lines, key=lambda x: x.severity)
+        overview_.snapshot,
+        {**overview_.groups, **again.groups},
+        sorted(lines, key=lambda x: x.severity),
     )

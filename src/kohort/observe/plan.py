@@ -152,10 +152,10 @@ def _participant(member: MemberDescription, same: bool) -> Participant:
 
 
 def _by_topic(assignment: Iterable[TopicPartition]) -> Partitions:
-    found: dict[str, list[int]] = {}
+    by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(assignment):
-        found.setdefault(topic, []).append(number)
-    return {topic: tuple(numbers) for topic, numbers in found.items()}
+        by_topic.setdefault(topic, []).append(number)
+    return {topic: tuple(numbers) for topic, numbers in by_topic.items()}
 
 
 def planned(scene: Scene, without: Sequence[str], joining: Sequence[str]) -> Planned:
@@ -185,10 +185,10 @@ def planned(scene: Scene, without: Sequence[str], joining: Sequence[str]) -> Pla
 
 
 def _known(name: str, members: Mapping[str, Participant]) -> str:
-    found = [m for m, each in members.items() if name == m or name in each.aliases]
-    if len(found) == 1:
-        return found[0]
-    what = f"several members are {name!r}" if found else f"nobody in the group is {name!r}"
+    matches = [m for m, each in members.items() if name == m or name in each.aliases]
+    if len(matches) == 1:
+        return matches[0]
+    what = f"several members are {name!r}" if matches else f"nobody in the group is {name!r}"
     raise ConfigError(f"{what}; there are: {', '.join(list(members)[:10])}")
 
 

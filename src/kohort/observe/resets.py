@@ -80,12 +80,12 @@ def targets(
     Raises:
         UsageError: an offset that a partition does not have (any more).
     """
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for tp, at in current.items():
         if tp not in firsts or tp not in ends:
             continue
         first, end = firsts[tp], ends[tp]
-        wanted = {
+        specs = {
             "earliest": first,
             "latest": end,
             "offset": place.number,
@@ -94,9 +94,9 @@ def targets(
             "time": times.get(tp, end),
         }[place.kind]
         if place.kind == "offset":
-            place_exactly(tp, wanted, first, end)
-        found[tp] = min(max(first, wanted), end)
-    return found
+            place_exactly(tp, specs, first, end)
+        offsets[tp] = min(max(first, specs), end)
+    return offsets
 
 
 def place_exactly(tp: TopicPartition, offset: int, first: int, end: int) -> int:

@@ -54,8 +54,8 @@ def retry_owners(topics: Collection[str], groups: Collection[str]) -> list[Retry
         match = _SUFFIX.search(name)
         if match is not None:
             by_stem.setdefault(name[: match.start()], []).append(name)
-    found = [_owner(stem, names, sources, groups) for stem, names in by_stem.items()]
-    return sorted(found, key=lambda owner: (owner.topic, owner.group))
+    owners = [_owner(stem, names, sources, groups) for stem, names in by_stem.items()]
+    return sorted(owners, key=lambda owner: (owner.topic, owner.group))
 
 
 def _owner(

@@ -415,8 +415,8 @@ def _wrong_place(tp: TopicPartition, seen: Seen) -> str:
 
 def _is_behind(member: MemberDescription, group: GroupDescription) -> bool:
     """Whether a member (KIP-848) has not done yet what its group's epoch asks of it."""
-    epoch, wanted = member.epoch, group.assignment_epoch
-    return epoch is not None and wanted is not None and epoch < wanted
+    epoch, target_epoch = member.epoch, group.assignment_epoch
+    return epoch is not None and target_epoch is not None and epoch < target_epoch
 
 
 def _rate(was: int | None, now: int | None, seconds: float) -> float:

@@ -58,7 +58,7 @@ def figures(health: AppHealth, counts: Mapping[str, int]) -> dict[str, Any]:
     """Totals by name; a figure that nobody knows is None."""
     known = [each.lag for each in health.partitions if each.lag is not None]
     oldest = [each.oldest_ms for each in health.partitions if each.oldest is not None]
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "partitions": len(health.partitions),
         "moving": sum(each.moving for each in health.partitions),
         "lag": sum(known) if len(known) == len(health.partitions) else None,
@@ -67,19 +67,19 @@ def figures(health: AppHealth, counts: Mapping[str, int]) -> dict[str, Any]:
         "circuits_open": sum(each.circuit not in ("", "closed") for each in health.partitions),
     }
     for kind, workers in health.workers.items():
-        found[f"{kind}_busy"], found[kind] = workers.busy, workers.workers
+        values[f"{kind}_busy"], values[kind] = workers.busy, workers.workers
     if health.retries is not None:
-        found |= {
+        values |= {
             "retries_waiting": health.retries.waiting,
             "retries_due": health.retries.due,
             "next_due_in_ms": health.retries.next_due_in_ms,
         }
     for name in ("succeeded", "to_retry", "to_dead_letter"):
-        found[name] = counts.get(name, 0)
+        values[name] = counts.get(name, 0)
     if health.last_failure is not None:
         ago_ms = max(0, health.now_ms - health.last_failure.failed_ms)
-        found["last_failure"] = f"{format_elapsed(ago_ms)} ago: {health.last_failure}"
-    return found
+        values["last_failure"] = f"{format_elapsed(ago_ms)} ago: {health.last_failure}"
+    return values
 
 
 def _partitions(health: AppHealth) -> list[dict[str, Any]]:

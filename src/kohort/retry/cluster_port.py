@@ -94,8 +94,8 @@ class ClusterPort:
                     raise
                 return {name: view for name, view in self.topics().items() if name in names}
             return {
-                name: TopicView(_text(found.topic_id), len(found.partitions))
-                for name, found in described.items()
+                name: TopicView(_text(description.topic_id), len(description.partitions))
+                for name, description in described.items()
             }
         return {
             topic.name: TopicView(_text(topic.topic_id), topic.partition_count)
@@ -118,28 +118,28 @@ class ClusterPort:
 
     # Offsets
 
-    def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is there."""
-        return _plain(self.asking.beginning_offsets(_named(wanted)))
+        return _plain(self.asking.beginning_offsets(_named(partitions)))
 
     def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Delete the records of topics of ours before these offsets."""
         self.admin.delete_records({Partition(*at): offset for at, offset in offsets.items()})
 
     def latest(
-        self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
+        self, partitions: Sequence[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record; `timeout_s` defaults to the client's."""
-        return _plain(self.asking.end_offsets(_named(wanted), timeout_s))
+        return _plain(self.asking.end_offsets(_named(partitions), timeout_s))
 
     def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
         """The first record at or after a time, (-1, -1) when there is none."""
         times = {Partition(*at): ms for at, ms in wanted.items()}
         return _stamped(self.asking.offsets_for_times(times))
 
-    def max_timestamp(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
+    def max_timestamp(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
         """The record with the largest timestamp (KIP-734), (-1, -1) in an empty partition."""
-        times = {Partition(*at): MAX_TIMESTAMP for at in wanted}
+        times = {Partition(*at): MAX_TIMESTAMP for at in partitions}
         return _stamped(self.asking.offsets_for_times(times))
 
     def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
@@ -209,16 +209,18 @@ class ClusterPort:
 
     # Groups
 
-    def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are absent."""
-        committed = self._group(group).committed(_named(wanted))
+        committed = self._group(group).committed(_named(partitions))
         return {(tp.topic, tp.partition): o.offset for tp, o in committed.items() if o is not None}
 
     def commits(
-        self, group: str, wanted: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The same with metadata; what an open transaction is about to commit is waited for."""
-        committed = self._group(group).committed(_named(wanted))
+        committed = self._group(group).committed(_named(partitions))
         return {(tp.topic, tp.partition): at for tp, at in committed.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
@@ -295,8 +297,8 @@ def _close(consumer: Consumer) -> None:
             time.sleep(0.01)
 
 
-def _named(wanted: Iterable[TopicPartition]) -> list[Partition]:
-    return [Partition(*at) for at in wanted]
+def _named(partitions: Iterable[TopicPartition]) -> list[Partition]:
+    return [Partition(*at) for at in partitions]
 
 
 def _plain(offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:

@@ -22,8 +22,8 @@ LEADER_S: Final = 5.0
 def topics_there(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
     """Those of the topics that there are, as the cluster describes them."""
     there = {t.name for t in admin.list_topics(include_internal=True)}
-    found = sorted(there & set(names))
-    return admin.describe_topics(found) if found else {}
+    existing = sorted(there & set(names))
+    return admin.describe_topics(existing) if existing else {}
 
 
 def offsets(

@@ -67,8 +67,8 @@ class RecordTimes:
                 self._ask({tp: spans[tp] for tp in asked[:MOST]})
             except KohortError:
                 self.close()  # a new consumer asks next time
-        found = {tp: self._known.get((tp, offset)) for tp, (offset, _) in spans.items()}
-        return {tp: at for tp, at in found.items() if at is not None}
+        times = {tp: self._known.get((tp, offset)) for tp, (offset, _) in spans.items()}
+        return {tp: at for tp, at in times.items() if at is not None}
 
     def _ask(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> None:
         from kohort.client.common.types import TopicPartition

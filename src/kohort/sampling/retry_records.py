@@ -66,7 +66,7 @@ def latest_copies(settings: Mapping[str, Any], topic: str, partitions: int, most
     """
     parts = [TopicPartition(topic, number) for number in range(partitions)]
     share = max(1, most // max(1, partitions))
-    found: list[RetryCopy] = []
+    copies: list[RetryCopy] = []
     strangers = 0
     with reader(settings) as consumer:
         firsts, ends = consumer.beginning_offsets(parts), consumer.end_offsets(parts)
@@ -74,10 +74,10 @@ def latest_copies(settings: Mapping[str, Any], topic: str, partitions: int, most
         for page in pages_between(consumer, starts, ends, PAGE_RECORDS):
             for record in page:
                 try:
-                    found.append(RetryCopy(record.detach(), parse(record.headers)))
+                    copies.append(RetryCopy(record.detach(), parse(record.headers)))
                 except HeaderFault:
                     strangers += 1
-    return Copies(found, sum(ends[tp] - firsts[tp] for tp in parts), strangers)
+    return Copies(copies, sum(ends[tp] - firsts[tp] for tp in parts), strangers)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def waiting_copies(
                 with contextlib.suppress(SnapshotError):  # another program's metadata
                     done[tp] = decode(commit.offset, commit.metadata).done
         for page in pages_between(consumer, starts, ends, PAGE_RECORDS):
-            found = [one for record in page if (one := _waiting(record, done)) is not None]
-            count += len(found)
-            first = heapq.nsmallest(limit, [*first, *found], key=lambda one: one.due_ms)
+            copies = [one for record in page if (one := _waiting(record, done)) is not None]
+            count += len(copies)
+            first = heapq.nsmallest(limit, [*first, *copies], key=lambda one: one.due_ms)
     return count, first
 
 

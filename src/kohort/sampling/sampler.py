@@ -134,17 +134,17 @@ class Sampler:
     def sample(self) -> Overview | None:
         """Take one sample; the overview, or None where the cluster does not answer."""
         try:
-            found = self._sampled()
+            overview_ = self._sampled()
             self.error = ""
         except KohortError as error:
-            found, self.error = None, str(error)
+            overview_, self.error = None, str(error)
             log.warning("no sample: %s", error)
         with self.changed:
-            if found is not None:
-                self.latest = found
+            if overview_ is not None:
+                self.latest = overview_
             self.number += 1
             self.changed.notify_all()
-        return found
+        return overview_
 
     def _sampled(self) -> Overview:
         previous = self._snapshots[-1] if self._snapshots else None
@@ -154,15 +154,15 @@ class Sampler:
         before = self._before(now)
         self._note_ends(now)
         evidence = Evidence(self._transactions(now), ends=self._ends, samples=self._samples(now))
-        found = overview(now, before, evidence, self.latest)
-        times, nothing = self._read(found.groups)
+        overview_ = overview(now, before, evidence, self.latest)
+        times, nothing = self._read(overview_.groups)
         if times or nothing:
             evidence = Evidence(evidence.transactions, nothing, times, self._ends, evidence.samples)
-            found = refined(found, before, evidence, self.latest)
-        self.history.add({name: v.sample for name, v in found.groups.items()}, now.at_ms)
+            overview_ = refined(overview_, before, evidence, self.latest)
+        self.history.add({name: v.sample for name, v in overview_.groups.items()}, now.at_ms)
         if previous is None or now.at_s - previous.at_s >= EVIDENCE_S / SNAPSHOTS_KEPT:
             self._snapshots.append(now)
-        return found
+        return overview_
 
     def _before(self, now: ClusterSnapshot) -> ClusterSnapshot | None:
         """The youngest snapshot that is old enough; else the oldest there is."""

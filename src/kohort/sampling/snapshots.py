@@ -75,11 +75,11 @@ def look_at(admin: Admin, group: GroupDescription) -> Look:
         Members and partitions; `at_s` is of the monotonic clock.
     """
     committed = admin.list_group_offsets(group.group_id)
-    wanted = _partitions_of(group, committed)
-    topics = topics_there(admin, {tp.topic for tp in wanted})
+    partitions = _partitions_of(group, committed)
+    topics = topics_there(admin, {tp.topic for tp in partitions})
     running = {node.node_id for node in admin.describe_cluster().nodes}
     logs = _Logs(admin, topics, running)
-    seen = {tp: logs.seen(tp, committed.get(tp)) for tp in wanted}
+    seen = {tp: logs.seen(tp, committed.get(tp)) for tp in partitions}
     return Look(time.monotonic(), group, seen)
 
 
@@ -147,15 +147,15 @@ def _shared(
 
 
 def _described(admin: Admin, names: Sequence[str]) -> tuple[dict[str, TopicDescription], list[str]]:
-    found: dict[str, TopicDescription] = {}
+    descriptions: dict[str, TopicDescription] = {}
     troubles: list[str] = []
     for start in range(0, len(names), TOPICS_AT_ONCE):
         page = names[start : start + TOPICS_AT_ONCE]
         try:
-            found |= admin.describe_topics(page)
+            descriptions |= admin.describe_topics(page)
         except KohortError as error:  # one of them was deleted meanwhile, or its broker is away
             troubles.append(f"topics {page[0]} to {page[-1]} could not be described: {error}")
-    return found, troubles
+    return descriptions, troubles
 
 
 def _leaderless(topics: Mapping[str, TopicDescription], running: set[int]) -> list[str]:

@@ -83,26 +83,26 @@ def oldest_unread(
     """
     from kohort.client.consumer.consumer import Consumer
 
-    wanted = dict(islice(sorted(starts.items()), MOST))
-    found: dict[tuple[str, int], tuple[int, int]] = {}
-    if not wanted:
-        return found
+    chosen = dict(islice(sorted(starts.items()), MOST))
+    oldest: dict[tuple[str, int], tuple[int, int]] = {}
+    if not chosen:
+        return oldest
     try:
         with Consumer(**{**settings, **LOOKS_ONLY}) as consumer:
-            consumer.assign(wanted)
-            for at, offset in wanted.items():
+            consumer.assign(chosen)
+            for at, offset in chosen.items():
                 consumer.seek(at, offset)
             deadline = time.monotonic() + ASK_S
-            while len(found) < len(wanted) and (left_s := deadline - time.monotonic()) > 0:
+            while len(oldest) < len(chosen) and (left_s := deadline - time.monotonic()) > 0:
                 records = consumer.poll(min(POLL_S, left_s))
-                for at in {(one.topic, one.partition) for one in records} - found.keys():
+                for at in {(one.topic, one.partition) for one in records} - oldest.keys():
                     here = [one for one in records if (one.topic, one.partition) == at]
                     size = sum(len(one.key or b"") + len(one.value or b"") for one in here)
-                    found[at] = (here[0].timestamp, size // len(here))
+                    oldest[at] = (here[0].timestamp, size // len(here))
                     consumer.pause(at)
     except UNANSWERED:
-        return found
-    return found
+        return oldest
+    return oldest
 
 
 def _ask(
@@ -111,7 +111,7 @@ def _ask(
     from kohort.client.common.types import TopicPartition
     from kohort.client.consumer.consumer import Consumer
 
-    found, open_ones = set[TopicPartition](), set(spans)
+    answered, open_ones = set[TopicPartition](), set(spans)
     with Consumer(**{**settings, **LOOKS_ONLY}) as consumer:
         consumer.assign(spans)
         for tp, (committed, _) in spans.items():
@@ -121,7 +121,7 @@ def _ask(
             records = consumer.poll(min(POLL_S, left_s))
             read = {TopicPartition(one.topic, one.partition) for one in records} & open_ones
             ended = {tp for tp in open_ones - read if consumer.position(tp) >= spans[tp][1]}
-            found |= ended
+            answered |= ended
             open_ones -= read | ended
             consumer.pause(*read, *ended)
-    return found
+    return answered

@@ -307,7 +307,7 @@ class AppHarness:
 
     def _poll(self) -> bool:
         paused = self._engine.paused(self.now_ms)
-        found = False
+        polled = False
         for key in list(self._engine.partitions):
             if key in paused:
                 continue
@@ -315,8 +315,8 @@ class AppHarness:
             if records:
                 self._position[key] += len(records)
                 self._engine.polled(key, records, self._position[key], self.now_ms)
-                found = True
-        return found
+                polled = True
+        return polled
 
     def _due(self, key: TopicPartition) -> list[Record]:
         delay_ms = self._engine.delays_ms.get(key[0], 0)

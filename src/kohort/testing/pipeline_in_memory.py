@@ -89,10 +89,10 @@ class MemoryEngine:
 
     def _delays(self) -> dict[str, int | None]:
         """Every topic that is read, with the delay of retry topics."""
-        found: dict[str, int | None] = {}
+        delays: dict[str, int | None] = {}
         for topic, names in self._pipeline.handler_topics.items():
-            found |= {topic: None, **names.delays_ms}
-        return found
+            delays |= {topic: None, **names.delays_ms}
+        return delays
 
     def _run_one(self, at: TopicPartition, delay_ms: int | None) -> bool:
         """One micro-batch of one partition; whether there was anything to do."""
@@ -131,13 +131,13 @@ class MemoryEngine:
     def next_due_ms(self, waiting: Sequence[FailedRecord]) -> int | None:
         """When the next copy in a retry topic is due."""
         del waiting
-        found: list[int] = []
+        due_ms: list[int] = []
         for fence in self._store.fences(self._pipeline.name):
             delay_ms = self._delays().get(fence.topic)
             log = self._topics.logs[fence.topic, fence.partition]
             if delay_ms is not None and fence.next_offset < len(log):
-                found.append(log[fence.next_offset].timestamp + delay_ms)
-        return min(found, default=None)
+                due_ms.append(log[fence.next_offset].timestamp + delay_ms)
+        return min(due_ms, default=None)
 
     # The ports of a loader
 

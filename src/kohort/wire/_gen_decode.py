@@ -184,8 +184,8 @@ class DecoderWriter:
             return
         self.emit(f"if {t} > 127: {t}, p = uvarint(buf, p, {t})")
         self.emit(f"if {t} > most + {len(known)}: bad_count({t}, p, end, most - {t})")
-        found, tag, e = self.fresh("k"), self.fresh("g"), self.fresh("e")
-        self.emit(f"{found} = []")
+        seen, tag, e = self.fresh("k"), self.fresh("g"), self.fresh("e")
+        self.emit(f"{seen} = []")
         self.emit(f"for _ in range({t}):")
         self.depth += 1
         self.emit(f"{tag}, {e}, p = tag_head(buf, p)")
@@ -200,10 +200,10 @@ class DecoderWriter:
             self.emit(f"if p != {e}: bad_tag({tag}, p, {e})")
             self.depth -= 1
         self.emit("else:")
-        self.emit(f"    {found}.append(({tag}, bytes(buf[p:{e}])))")
+        self.emit(f"    {seen}.append(({tag}, bytes(buf[p:{e}])))")
         self.emit(f"    p = {e}")
         self.depth -= 1
-        self.emit(f"if {found}: {target}.unknown_tags = in_order({found})")
+        self.emit(f"if {seen}: {target}.unknown_tags = in_order({seen})")
         self.depth -= 1
 
     # -- fields

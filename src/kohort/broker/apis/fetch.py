@@ -178,59 +178,59 @@ class _Fetch:
         """Look for data; True when there is enough, or an error to tell."""
         room = min(self._request.max_bytes, self._node.config.fetch_max_bytes)
         total, failed = 0, False
-        for wanted in self._wanted:
-            wanted.span = wanted.aborted = None
-            wanted.error = self._fault(wanted)
+        for part in self._wanted:
+            part.span = part.aborted = None
+            part.error = self._fault(part)
             if self._rack:
-                wanted.nearer = self._nearer(wanted)
-            if wanted.error or wanted.nearer != NOBODY:
+                part.nearer = self._nearer(part)
+            if part.error or part.nearer != NOBODY:
                 failed = True
                 continue
             if room <= 0 and total > 0:  # full: what the others have is looked for when it fits
                 continue
-            span = self._locate(wanted, max(0, min(wanted.part.request.partition_max_bytes, room)))
+            span = self._locate(part, max(0, min(part.part.request.partition_max_bytes, room)))
             if span is None:
-                failed = failed or wanted.error != 0
+                failed = failed or part.error != 0
                 continue
             size = span.end - span.start
             if size > room and total > 0:  # only the first one may exceed what was asked for
                 room = 0
                 continue
-            wanted.span = span
+            part.span = span
             total += size
             room -= size
         return failed or total >= self._request.min_bytes
 
-    def _is_hidden(self, wanted: _Wanted) -> bool:
+    def _is_hidden(self, part: _Wanted) -> bool:
         """Whether the topic may not be read; checked before the client learns whether it exists."""
         hides = self._call.hides
         if hides is None:
             return False
         if not self._fetching.by_id:
-            return hides(wanted.part.topic)
-        topic = self._node.topics.by_id(wanted.part.topic_id)
+            return hides(part.part.topic)
+        topic = self._node.topics.by_id(part.part.topic_id)
         return topic is not None and hides(topic.name)
 
-    def _fault(self, wanted: _Wanted) -> int:
-        if self._is_hidden(wanted):
+    def _fault(self, part: _Wanted) -> int:
+        if self._is_hidden(part):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        partition = wanted.partition
+        partition = part.partition
         topics = self._node.topics
         if partition is None or (
-            wanted.image is not topics.image and topics.partition(*partition.key) is not partition
+            part.image is not topics.image and topics.partition(*partition.key) is not partition
         ):
-            lost = self._fetching.by_id and topics.by_id(wanted.part.topic_id) is None
+            lost = self._fetching.by_id and topics.by_id(part.part.topic_id) is None
             return ErrorCode.UNKNOWN_TOPIC_ID if lost else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        fault = partition.refusal(self._node.node_id, wanted.part.request.current_leader_epoch) or 0
+        fault = partition.refusal(self._node.node_id, part.part.request.current_leader_epoch) or 0
         if fault == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._any_replica:
             replicas = self._node.leadership.at(*partition.key).replicas
             return 0 if self._node.node_id in replicas else fault
         return fault
 
-    def _nearer(self, wanted: _Wanted) -> int:
+    def _nearer(self, part: _Wanted) -> int:
         """The replica in the consumer's rack, when this is the leader and not in that rack."""
-        partition = wanted.partition
-        if partition is None or wanted.error or not self._node.leads(partition):
+        partition = part.partition
+        if partition is None or part.error or not self._node.leads(partition):
             return NOBODY
         racks, leadership = self._node.config.racks(), self._node.leadership
         near = [
@@ -240,51 +240,51 @@ class _Fetch:
         ]
         return NOBODY if not near or self._node.node_id in near else near[0]
 
-    def _locate(self, wanted: _Wanted, max_bytes: int) -> Span | None:
-        assert wanted.partition is not None
+    def _locate(self, part: _Wanted, max_bytes: int) -> Span | None:
+        assert part.partition is not None
         try:
-            offset = wanted.part.request.fetch_offset
-            return wanted.partition.locate(offset, max_bytes, committed=self._committed)
+            offset = part.part.request.fetch_offset
+            return part.partition.locate(offset, max_bytes, committed=self._committed)
         except BrokerError as error:
-            wanted.error = error.code
+            part.error = error.code
         except (OSError, CorruptRecordError) as error:
-            wanted.partition.fail_unreadable(error)
-            wanted.error = ErrorCode.KAFKA_STORAGE_ERROR
+            part.partition.fail_unreadable(error)
+            part.error = ErrorCode.KAFKA_STORAGE_ERROR
         return None
 
-    def _is_known(self, wanted: _Wanted) -> bool:
+    def _is_known(self, part: _Wanted) -> bool:
         """Whether nothing is new since the session's last answers, so that it goes without saying.
 
         With many partitions that is so of most, in every answer.
         """
-        partition = wanted.partition
-        if wanted.span is not None or wanted.error or partition is None or wanted.nearer != NOBODY:
+        partition = part.partition
+        if part.span is not None or part.error or partition is None or part.nearer != NOBODY:
             return False
         try:
             stable = partition.stable_offset
         except (OSError, CorruptRecordError):
             return False  # `_complete` finds it out again, and says so
-        return wanted.part.was_told(partition.end_offset, stable, partition.start_offset)
+        return part.part.was_told(partition.end_offset, stable, partition.start_offset)
 
-    def _complete(self, wanted: _Wanted, leaders: Leaders) -> PartitionData:
+    def _complete(self, part: _Wanted, leaders: Leaders) -> PartitionData:
         """The answer for one partition, with what READ_COMMITTED has to know beside it."""
-        partition = wanted.partition
+        partition = part.partition
         stable = -1
         try:
             if partition is not None:
                 stable = partition.stable_offset
-                wanted.place = self._place(wanted.span)
-                if self._committed and wanted.span is not None:
-                    offset = wanted.part.request.fetch_offset
-                    wanted.aborted = partition.aborted(wanted.span, offset)
+                part.place = self._place(part.span)
+                if self._committed and part.span is not None:
+                    offset = part.part.request.fetch_offset
+                    part.aborted = partition.aborted(part.span, offset)
         except (OSError, CorruptRecordError) as error:
             assert partition is not None
             partition.fail_unreadable(error)
-            wanted.error, wanted.span, wanted.place = ErrorCode.KAFKA_STORAGE_ERROR, None, None
-        data = self._data(wanted, stable)
-        if wanted.place is not None:
-            data.unknown_tags = [(local_files.TAG, wanted.place.encode())]
-        if partition is not None and wanted.error in HINTED and self._hints:
+            part.error, part.span, part.place = ErrorCode.KAFKA_STORAGE_ERROR, None, None
+        data = self._data(part, stable)
+        if part.place is not None:
+            data.unknown_tags = [(local_files.TAG, part.place.encode())]
+        if partition is not None and part.error in HINTED and self._hints:
             leader, epoch = leaders.of(partition)
             data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         return data
@@ -306,10 +306,10 @@ class _Fetch:
             self._call.answer(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
             return
         leaders = Leaders(self._node)
-        wanted = self._wanted
+        parts = self._wanted
         if fetching.session is not None:
-            wanted = [each for each in wanted if not self._is_known(each)]
-        answers = ((each.part, self._complete(each, leaders)) for each in wanted)
+            parts = [each for each in parts if not self._is_known(each)]
+        answers = ((each.part, self._complete(each, leaders)) for each in parts)
         responses: list[FetchableTopicResponse] = []
         latest: FetchableTopicResponse | None = None
         for part, data in fetching.select(answers):
@@ -330,26 +330,26 @@ class _Fetch:
             )
         )
 
-    def _data(self, wanted: _Wanted, stable: int) -> PartitionData:
-        partition = wanted.partition
-        refused = wanted.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if partition is None or (wanted.error and wanted.error != ErrorCode.OFFSET_OUT_OF_RANGE):
+    def _data(self, part: _Wanted, stable: int) -> PartitionData:
+        partition = part.partition
+        refused = part.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if partition is None or (part.error and part.error != ErrorCode.OFFSET_OUT_OF_RANGE):
             return PartitionData(
-                partition_index=wanted.part.request.partition,
-                error_code=wanted.error,
+                partition_index=part.part.request.partition,
+                error_code=part.error,
                 high_watermark=-1,
                 aborted_transactions=[] if partition is None or refused else None,
                 records=b"",
             )
         return PartitionData(
-            partition_index=wanted.part.request.partition,
-            error_code=wanted.error,
+            partition_index=part.part.request.partition,
+            error_code=part.error,
             high_watermark=partition.end_offset,
             last_stable_offset=stable,
             log_start_offset=partition.start_offset,
-            preferred_read_replica=wanted.nearer,
-            aborted_transactions=_listed(wanted.aborted) if self._committed else None,
-            records=b"" if wanted.span is None or wanted.place else wanted.span.views(),
+            preferred_read_replica=part.nearer,
+            aborted_transactions=_listed(part.aborted) if self._committed else None,
+            records=b"" if part.span is None or part.place else part.span.views(),
         )
 
 

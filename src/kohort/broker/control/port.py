@@ -115,8 +115,8 @@ class Control:
             answer = ask()
             return answer if answer.get("requests") else None
 
-        found = self.notices.until(some, min(int(wait_ms), MAX_WAIT_MS) / 1000)
-        return found if found is not None else ask()
+        notices = self.notices.until(some, min(int(wait_ms), MAX_WAIT_MS) / 1000)
+        return notices if notices is not None else ask()
 
 
 class _Server(ThreadingHTTPServer):

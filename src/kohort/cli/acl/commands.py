@@ -95,10 +95,10 @@ def list_acls(
     client: Client,
 ) -> None:
     """The entries there are."""
-    wanted = _filter(topic, group, transactional_id, cluster, principal)
+    filter_ = _filter(topic, group, transactional_id, cluster, principal)
     with open_admin(_settings(client)) as admin:
-        found = admin.describe_acls(wanted)
-    show([_row(each) for each in found], COLUMNS, output)
+        acls = admin.describe_acls(filter_)
+    show([_row(each) for each in acls], COLUMNS, output)
 
 
 @acl.command(
@@ -169,19 +169,19 @@ def remove(
 
     if not any((topic, group, transactional_id, cluster, principal, host, operations)):
         raise click.UsageError("say which entries are meant, for example --principal User:NAME")
-    wanted = _filter(topic, group, transactional_id, cluster, principal, exact=True)
+    filter_ = _filter(topic, group, transactional_id, cluster, principal, exact=True)
     chosen = {Operation[o.upper()] for o in operations}
     with open_admin(_settings(client)) as admin:
-        found = [
+        acls = [
             each
-            for each in admin.describe_acls(wanted)
+            for each in admin.describe_acls(filter_)
             if (not chosen or each.operation in chosen) and host in (None, each.host)
         ]
-        for each in found:
+        for each in acls:
             if execute:
                 admin.delete_acls(each.as_filter())
             click.echo(f"{'removed' if execute else 'would remove'}: {each}")
-    if not found:
+    if not acls:
         click.echo("no entry is meant by that; `kohort acl list` shows those there are", err=True)
     elif not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

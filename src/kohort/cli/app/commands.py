@@ -82,15 +82,17 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
 
     `kill -USR1 PID` prints the state of every partition, and why one is stopped.
     """
-    found = _found(app, client)
-    found.configure(workers=workers, drain=drain)
-    _reach(found)
-    _tell_on_request(found)
-    found.on_failure(ShownFailures(quiet=quiet))
+    program = _found(app, client)
+    program.configure(workers=workers, drain=drain)
+    _reach(program)
+    _tell_on_request(program)
+    program.on_failure(ShownFailures(quiet=quiet))
     # A failure that is printed must not appear twice, as a log entry, too.
     logging.getLogger("kohort.processing").addFilter(lambda entry: not hasattr(entry, "failed"))
-    click.echo(f"app {found.group} reads {', '.join(found.topics)} on {found.servers}", err=True)
-    ended = found.run(on_trouble=None if quiet else _tell)
+    click.echo(
+        f"app {program.group} reads {', '.join(program.topics)} on {program.servers}", err=True
+    )
+    ended = program.run(on_trouble=None if quiet else _tell)
     click.echo(str(ended))
     if ended.clean:
         return 0
@@ -111,9 +113,9 @@ def check(app: str, output: str, client: Client) -> int:
 
     `run` creates missing topics by itself, where it may; this is for clusters where it may not.
     """
-    found = _found(app, client)
-    _reach(found)
-    states = found.check()
+    program = _found(app, client)
+    _reach(program)
+    states = program.check()
     wrong = [state for state in states if state.wrong]
     if output != "table":
         rows = [
@@ -138,7 +140,7 @@ def check(app: str, output: str, client: Client) -> int:
         if state.command:  # nothing but a program empties a retry topic
             click.echo(state.command)
     if not wrong:
-        click.echo(f"all {len(states)} retry topics of app {found.group} are fit")
+        click.echo(f"all {len(states)} retry topics of app {program.group} are fit")
     return EXIT_CHECK_FAILED if wrong else 0
 
 

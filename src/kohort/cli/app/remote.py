@@ -92,18 +92,18 @@ def status(group: str | None, everything: bool, prefix: str, output: str, client
     Exit code 3 when none of the group is there.
     """
     with _control(prefix, client) as control:
-        found = [
+        processes = [
             one
             for one in control.processes()
             if (everything or not one.gone) and group in (None, one.status.group)
         ]
     if output == "json":
         click.echo(
-            json.dumps({"schema": 1, "processes": [as_json(one) for one in found]}, indent=2)
+            json.dumps({"schema": 1, "processes": [as_json(one) for one in processes]}, indent=2)
         )
     else:
-        show([_row(one, output) for one in found], COLUMNS, output)
-    if group is not None and not found:
+        show([_row(one, output) for one in processes], COLUMNS, output)
+    if group is not None and not processes:
         click.echo(f"no process of {group} has published its status lately", err=True)
         return EXIT_CHECK_FAILED
     return 0

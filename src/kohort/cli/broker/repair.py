@@ -39,8 +39,8 @@ def repair(data_dir: Path, execute: bool, output: str) -> int:
 
     files = OsFiles(data_dir)
     try:
-        found = {name: damage_of(files, name) for name in sorted(existing(files))}
-        damaged = {name: damage for name, damage in found.items() if damage}
+        damages = {name: damage_of(files, name) for name in sorted(existing(files))}
+        damaged = {name: damage for name, damage in damages.items() if damage}
         rows = [
             {
                 "file": each.path,
@@ -60,7 +60,7 @@ def repair(data_dir: Path, execute: bool, output: str) -> int:
     finally:
         files.close()
     if not rows:
-        click.echo(f"no damage in {len(found)} partitions", err=True)
+        click.echo(f"no damage in {len(damages)} partitions", err=True)
         return 0
     if execute:
         click.echo(f"repaired {len(damaged)} partitions", err=True)

@@ -105,7 +105,7 @@ def log_dirs(brokers: tuple[int, ...], output: str, client: Client) -> None:
     from kohort.client.common.config import AdminConfig
 
     with open_admin(client.for_role(AdminConfig)) as admin:
-        found = admin.describe_log_dirs(brokers) if brokers else _survey(admin).log_dirs
+        directories = admin.describe_log_dirs(brokers) if brokers else _survey(admin).log_dirs
     rows = [
         {
             "broker": node,
@@ -116,7 +116,7 @@ def log_dirs(brokers: tuple[int, ...], output: str, client: Client) -> None:
             "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
             "error": ErrorCode(one.error).name if one.error else None,
         }
-        for node, some in sorted(found.items())
+        for node, some in sorted(directories.items())
         for one in some
     ]
     show(rows, DISK_COLUMNS, output)

@@ -224,9 +224,9 @@ def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
 
     Asking never creates a topic.
     """
-    wanted = list(dict.fromkeys(names))
+    distinct = list(dict.fromkeys(names))
     known = {t.name for t in admin.list_topics(include_internal=True)}
-    for name in wanted:
+    for name in distinct:
         if name not in known:
             near = nearest(name, known)
             hint = f" Did you mean {near!r}?" if near else ""
@@ -235,7 +235,7 @@ def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
                 f"topic {name!r} does not exist{_or_hidden(admin)}, and nothing was changed.{hint} "
                 f"`kohort topic list` shows those there are; `kohort topic create {name}` makes it",
             )
-    return admin.describe_topics(wanted) if wanted else {}
+    return admin.describe_topics(distinct) if distinct else {}
 
 
 def named_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:

@@ -137,12 +137,12 @@ def iso_time(ms: int | None) -> str | None:
 def read_json(line: bytes) -> Outgoing:
     """A record of a line of JSON. Raises ConfigError that says what is wrong with it."""
     try:
-        found: Any = json.loads(line)
+        document: Any = json.loads(line)
     except ValueError as error:
         raise ConfigError(f"not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConfigError(f"a JSON object is needed, not {line[:40]!r}")
-    fields = cast("dict[str, Any]", found)
+    fields = cast("dict[str, Any]", document)
     for name in fields:
         if name not in READ_FIELDS | PASSED_OVER:
             near = nearest(name, READ_FIELDS)
@@ -171,8 +171,8 @@ def read_line(line: bytes, key_separator: bytes | None, null: bytes | None) -> O
     """A record of a line of text. Raises ConfigError when it lacks the separator."""
     if key_separator is None:
         return Outgoing(None if line == null else line)
-    key, found, value = line.partition(key_separator)
-    if not found:
+    key, separator, value = line.partition(key_separator)
+    if not separator:
         shown = key_separator.decode("utf-8", "backslashreplace")
         raise ConfigError(f"no key separator {shown!r} in {_cut(line)!r}")
     return Outgoing(None if value == null else value, None if key == null else key)
@@ -246,12 +246,12 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
         raise ConfigError(f"{name} is not text that UTF-8 can hold: {error.reason}") from None
 
 
-def _header(found: Any) -> Header:
-    if not isinstance(found, dict) or not isinstance(
-        cast("dict[str, Any]", found).get("name"), str
+def _header(header: Any) -> Header:
+    if not isinstance(header, dict) or not isinstance(
+        cast("dict[str, Any]", header).get("name"), str
     ):
-        raise ConfigError(f'a header must be as {{"name": "n", "value": "v"}}, not {found!r}')
-    fields = cast("dict[str, Any]", found)
+        raise ConfigError(f'a header must be as {{"name": "n", "value": "v"}}, not {header!r}')
+    fields = cast("dict[str, Any]", header)
     return fields["name"], _bytes_of(fields, "value")
 
 

@@ -21,10 +21,10 @@ DEAD = "Dead"
 
 def existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
     """The groups. Raises GroupError for one that does not exist."""
-    found, missing = known(admin, names)
+    groups, missing = known(admin, names)
     for error in missing:
         raise error
-    return found
+    return groups
 
 
 def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], list[GroupError]]:
@@ -32,13 +32,13 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
 
     Raises GroupError where there is none of them.
     """
-    wanted = list(dict.fromkeys(names))
-    described = admin.describe_groups(wanted)
-    there = [described[name] for name in wanted if described[name].state != DEAD]
-    if len(there) == len(wanted):
+    distinct = list(dict.fromkeys(names))
+    described = admin.describe_groups(distinct)
+    there = [described[name] for name in distinct if described[name].state != DEAD]
+    if len(there) == len(distinct):
         return there, []
     listed = [g.group_id for g in admin.list_groups()]
-    missing = [_no_group(name, listed) for name in wanted if described[name].state == DEAD]
+    missing = [_no_group(name, listed) for name in distinct if described[name].state == DEAD]
     if not there:
         raise missing[0]
     return there, missing

@@ -143,11 +143,11 @@ def of_store(url: str, name: str | None) -> LedgerSource:
 
 def retry_topic_delay_ms(topic: str) -> int | None:
     """The delay in a retry topic's name; None for any other topic and for the entry topic."""
-    found = _RETRY_TOPIC_LABEL.search(topic)
-    if found is None:
+    match = _RETRY_TOPIC_LABEL.search(topic)
+    if match is None:
         return None
     try:
-        return parse_duration_ms(found[1]) or None
+        return parse_duration_ms(match[1]) or None
     except ConfigError:
         return None
 
@@ -156,14 +156,14 @@ def retry_topics_of(source: TopicSource, topics: Iterable[str]) -> dict[str, int
     """Delay by retry topic, of those that exist, the shortest first."""
     from kohort.retry.policy import topic_name
 
-    found: dict[str, int] = {}
+    delays_ms: dict[str, int] = {}
     for name in topics:
         match, delay_ms = _RETRY_TOPIC_LABEL.search(name), retry_topic_delay_ms(name)
         if match is None or delay_ms is None:
             continue
         if topic_name(source.topic, source.group, f"retry.{match[1]}") == name:
-            found[name] = delay_ms
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+            delays_ms[name] = delay_ms
+    return dict(sorted(delays_ms.items(), key=lambda item: item[1]))
 
 
 def names_of(source: TopicSource) -> RetryTopics:

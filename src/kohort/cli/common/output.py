@@ -123,9 +123,9 @@ def colour(column: str, cell: str) -> str | None:
     if column not in STATES:
         return None
     state = cell.lower()
-    for states, found in ((GOOD, "green"), (BAD, "red"), (DOUBTFUL, "yellow")):
+    for states, name in ((GOOD, "green"), (BAD, "red"), (DOUBTFUL, "yellow")):
         if state in states:
-            return found
+            return name
     return None
 
 

@@ -193,9 +193,9 @@ class CommandGroup(click.Group):
     group_class = type  # groups within it, too
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(n, c.get_short_help_str(_WHOLE)) for n, c in found if c])
+            formatter.write_dl([(n, c.get_short_help_str(_WHOLE)) for n, c in commands if c])
 
 
 class LazyGroup(CommandGroup):

@@ -26,7 +26,7 @@ def completion(shell: str) -> None:
     """Print the script that makes a shell complete commands and options."""
     from kohort.cli.common.root import app
 
-    found = get_completion_class(shell)
-    if found is None:
+    kind = get_completion_class(shell)
+    if kind is None:
         raise KohortError(f"click has no completion for {shell}; choose one of {', '.join(SHELLS)}")
-    click.echo(found(app, {}, "kohort", VARIABLE).source())
+    click.echo(kind(app, {}, "kohort", VARIABLE).source())

@@ -57,12 +57,12 @@ def show_settings(
 def settings_of(kind: Any, client: Client, *, strict: bool) -> Iterable[tuple[str, Any, str]]:
     """Key, value and origin of each setting of one role."""
     if strict:
-        found = choose(kind, client.shared, strict=client.flags)
+        chosen = choose(kind, client.shared, strict=client.flags)
     else:
-        found = choose(kind, (*client.shared, *client.flags))
-    made = kind.from_mapping({name: setting.value for name, setting in found.items()})
+        chosen = choose(kind, (*client.shared, *client.flags))
+    made = kind.from_mapping({name: setting.value for name, setting in chosen.items()})
     for name in kind.field_names():
-        setting = found.get(name, Setting(name, None, DEFAULT))
+        setting = chosen.get(name, Setting(name, None, DEFAULT))
         value = getattr(made, name)
         if isinstance(value, tuple):
             value = ",".join(str(part) for part in cast("tuple[Any, ...]", value))

@@ -119,13 +119,13 @@ def list_failed(
     from kohort.retry.ledger_view import FailedFilter, failed_kinds, failed_rows
 
     since_ms = None if since is None else parse_time(since, time.time_ns() // 1_000_000)
-    wanted = FailedFilter(reason, error_class, fingerprint, origin, since_ms, search)
+    filter_ = FailedFilter(reason, error_class, fingerprint, origin, since_ms, search)
     if isinstance(source, LedgerSource):
-        kinds = failed_kinds(source.store, source.name, wanted, MAX_KINDS)
-        rows = failed_rows(source.store, source.name, wanted, limit)
+        kinds = failed_kinds(source.store, source.name, filter_, MAX_KINDS)
+        rows = failed_rows(source.store, source.name, filter_, limit)
         _show(kinds, rows, BY_LEDGER, output)
         return
-    kinds, rows = _of_topic(source, wanted, limit, client)
+    kinds, rows = _of_topic(source, filter_, limit, client)
     _show(kinds, rows, BY_TOPIC, output)
 
 
@@ -197,14 +197,14 @@ def _short(row: FailedRow) -> dict[str, Any]:
 
 
 def _of_topic(
-    source: TopicSource, wanted: FailedFilter, limit: int, client: Client
+    source: TopicSource, filter_: FailedFilter, limit: int, client: Client
 ) -> tuple[list[FailedKind], list[FailedRow]]:
     from kohort.retry.ledger_view import FailedKind
 
     found: dict[tuple[str, str, str], FailedKind] = {}
     latest: list[tuple[int, int, FailedRow]] = []
     for number, (row, record) in enumerate(_copies(source, client)):
-        if not (_matches(row, wanted) and _holds(row, record, wanted.text)):
+        if not (_matches(row, filter_) and _holds(row, record, filter_.text)):
             continue
         key = (row.reason, row.error_class, row.fingerprint)
         known = found.get(key)
@@ -223,16 +223,16 @@ def _of_topic(
     return kinds, [row for _, _, row in sorted(latest, reverse=True, key=lambda item: item[:2])]
 
 
-def _matches(row: FailedRow, wanted: FailedFilter) -> bool:
+def _matches(row: FailedRow, filter_: FailedFilter) -> bool:
     pairs = (
-        (wanted.reason, row.reason),
-        (wanted.error_class, row.error_class),
-        (wanted.fingerprint, row.fingerprint),
-        (wanted.topic, row.origin.topic),
+        (filter_.reason, row.reason),
+        (filter_.error_class, row.error_class),
+        (filter_.fingerprint, row.fingerprint),
+        (filter_.topic, row.origin.topic),
     )
-    if any(asked is not None and asked != found for asked, found in pairs):
+    if any(asked is not None and asked != value for asked, value in pairs):
         return False
-    return wanted.since_ms is None or row.failed_ms >= wanted.since_ms
+    return filter_.since_ms is None or row.failed_ms >= filter_.since_ms
 
 
 def _holds(row: FailedRow, record: Record, text: str | None) -> bool:

@@ -198,14 +198,14 @@ def _say(output: str, text: str, whole: dict[str, Any]) -> None:
 
 def _ranges(texts: tuple[str, ...]) -> dict[int, list[tuple[int, int]]]:
     """`3:10-20` or `3:10`: partition and offsets, both included."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    ranges: dict[int, list[tuple[int, int]]] = {}
     for text in texts:
         match = _OFFSETS.fullmatch(text)
         if match is None:
             raise click.UsageError(f"--offsets {text!r}: write PARTITION:FROM-TO, such as 3:10-20")
         first = int(match[2])
-        found.setdefault(int(match[1]), []).append((first, int(match[3] or first) + 1))
-    return found
+        ranges.setdefault(int(match[1]), []).append((first, int(match[3] or first) + 1))
+    return ranges
 
 
 def _edit_of(file: Path | None) -> Edit | None:

@@ -111,7 +111,7 @@ def _by_topics(
         isolation_level="read_committed",
     )
     parts = [TopicPartition(name, p) for name in topics for p in range(counts[name])]
-    found: list[tuple[tuple[int, int, int], dict[str, Any], Record]] = []
+    copies: list[tuple[tuple[int, int, int], dict[str, Any], Record]] = []
     for page in pages_to_end(ConsumerConfig.from_mapping(settings), parts):
         for copy in page:
             try:
@@ -132,9 +132,9 @@ def _by_topics(
                 "message": retry.error_message,
             }
             order = (retry.redrive_count, retry.last_failed_at_ms, retry.number)
-            found.append((order, line, copy.detach()))
-    found.sort(key=lambda each: each[0])
-    return [line for _, line, _ in found], _in_full(found[-1][2]) if found else None
+            copies.append((order, line, copy.detach()))
+    copies.sort(key=lambda each: each[0])
+    return [line for _, line, _ in copies], _in_full(copies[-1][2]) if copies else None
 
 
 def _in_full(copy: Record) -> dict[str, Any]:

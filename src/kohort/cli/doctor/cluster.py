@@ -144,14 +144,14 @@ def _replicas(admin: Admin) -> Finding:
 
     names = [t.name for t in admin.list_topics(include_internal=True)]
     health = cluster_health(admin.describe_cluster(), admin.describe_topics(names).values())
-    found = (
+    text = (
         f"{health.topics:,} topics, {health.partitions:,} partitions, {len(health.offline):,} "
         f"offline, {len(health.under_replicated):,} under-replicated"
     )
     return Finding(
         "replicas",
         OK if health.healthy else WARNING,
-        found,
+        text,
         "" if health.healthy else "`kohort cluster describe` names them",
     )
 
@@ -187,11 +187,11 @@ def clock_finding(newest_ms: int, now_ms: int) -> Finding:
 def _rights(admin: Admin) -> Finding:
     allowed = admin.allowed_operations()
     missing = [right for right in RIGHTS if right not in allowed]
-    found = f"on the cluster: {', '.join(sorted(allowed)) or 'nothing'}"
+    text = f"on the cluster: {', '.join(sorted(allowed)) or 'nothing'}"
     return Finding(
         "rights",
         WARNING if missing else OK,
-        found,
+        text,
         f"not allowed: {', '.join(missing)} (only some commands need them)" if missing else "",
     )
 

@@ -73,10 +73,10 @@ def check_pandas() -> Finding:
         return Finding("pandas", WARNING, "missing: Spark", "pip install 'kohort[spark]'")
     from importlib.metadata import version
 
-    found = version("pandas")
-    if int(found.split(".")[0]) >= 3:
-        return Finding("pandas", WARNING, found, "pip install 'pandas>=2.2,<3'")
-    return Finding("pandas", OK, found)
+    installed = version("pandas")
+    if int(installed.split(".")[0]) >= 3:
+        return Finding("pandas", WARNING, installed, "pip install 'pandas>=2.2,<3'")
+    return Finding("pandas", OK, installed)
 
 
 def check_java() -> Finding:
@@ -122,10 +122,10 @@ def check_disk() -> Finding:
     """Room for Spark's scratch files and a broker's log."""
     where = os.environ.get("SPARK_LOCAL_DIRS", "/tmp").split(",")[0]
     free = shutil.disk_usage(where if os.path.isdir(where) else "/").free
-    found = f"{free / 1e9:.1f} GB free at {where}"
+    text = f"{free / 1e9:.1f} GB free at {where}"
     if free < 2e9:
-        return Finding("disk", WARNING, found, "free some room, or set SPARK_LOCAL_DIRS")
-    return Finding("disk", OK, found)
+        return Finding("disk", WARNING, text, "free some room, or set SPARK_LOCAL_DIRS")
+    return Finding("disk", OK, text)
 
 
 def check_unix_sockets() -> Finding:

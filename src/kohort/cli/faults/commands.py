@@ -173,7 +173,7 @@ def clear(number: int | None, control: ControlPort) -> None:
 def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, output: str) -> None:
     """Print the last requests of the broker's clients, and how they were answered."""
     query = {"since": since, "wait_ms": wait_ms, **({"api": api} if api else {})}
-    found = control.ask("GET", f"/requests?{urlencode(query)}")["requests"]
+    entries = control.ask("GET", f"/requests?{urlencode(query)}")["requests"]
     columns = [
         "number",
         "time_ms",
@@ -186,6 +186,6 @@ def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, ou
         "errors",
         "fault",
     ]
-    for row in found:
+    for row in entries:
         row["about"] = [f"{topic}-{p}" if p >= 0 else topic for topic, p in row["partitions"]]
-    show(found, columns, output)
+    show(entries, columns, output)

@@ -152,19 +152,19 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
     """
     with open_admin(settings(client)) as admin:
         there, missing = known(admin, groups)
-        found = [_look(admin, group) for group in there]
+        looks = [_look(admin, group) for group in there]
     if output == "json":
-        click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in found]}, indent=2))
+        click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in looks]}, indent=2))
     elif output == "jsonl":
-        for one in found:
+        for one in looks:
             click.echo(json.dumps(_as_json(one)))
     elif output == "csv":
         columns = MEMBER_COLUMNS + TARGET_COLUMNS
-        if all(f.group.epoch is None for f in found):
+        if all(f.group.epoch is None for f in looks):
             columns = MEMBER_COLUMNS
-        show([row for f in found for row in _member_rows(f.group)], columns, output)
+        show([row for f in looks for row in _member_rows(f.group)], columns, output)
     else:
-        click.echo("\n\n".join(_as_text(f) for f in found))
+        click.echo("\n\n".join(_as_text(f) for f in looks))
     return report_missing(missing)
 
 
@@ -248,17 +248,17 @@ def lag(
     with open_admin(settings(client)) as admin:
         names = groups or [g.group_id for g in admin.list_groups()]
         there, missing = known(admin, names)
-        found = [_only(_look(admin, group), topics) for group in there]
-    rows = [row for f in found for row in f.rows]
+        looks = [_only(_look(admin, group), topics) for group in there]
+    rows = [row for f in looks for row in f.rows]
     if by_topic:
         show(summed_by_topic(rows), TOPIC_COLUMNS, output)
     else:
         show(rows, LAG_COLUMNS, output)
-    for one in found:
+    for one in looks:
         if not one.rows:
             click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
     partial = report_missing(missing)
-    return _check(found, fail_above) or partial
+    return _check(looks, fail_above) or partial
 
 
 def _matching(client: Client, pattern: str) -> tuple[str, ...]:
@@ -267,16 +267,16 @@ def _matching(client: Client, pattern: str) -> tuple[str, ...]:
     except re.error as error:
         raise ConfigError(f"--match {pattern!r} is not a regular expression: {error}") from None
     with open_admin(settings(client)) as admin:
-        found = tuple(g.group_id for g in admin.list_groups() if test.search(g.group_id))
-    if not found:
+        names = tuple(g.group_id for g in admin.list_groups() if test.search(g.group_id))
+    if not names:
         raise UsageError(f"no group has {pattern!r} in its name; `kohort group list` shows all")
-    return found
+    return names
 
 
-def _only(found: Found, topics: Sequence[str]) -> Found:
+def _only(look: Found, topics: Sequence[str]) -> Found:
     """The group with the rows of these topics; of all when none is named."""
-    rows = tuple(row for row in found.rows if not topics or row["topic"] in topics)
-    return Found(found.group, rows)
+    rows = tuple(row for row in look.rows if not topics or row["topic"] in topics)
+    return Found(look.group, rows)
 
 
 def summed_by_topic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -327,11 +327,11 @@ def _totals(
     return report_missing(missing)
 
 
-def _check(found: Sequence[Found], fail_above: int | None) -> int:
+def _check(looks: Sequence[Found], fail_above: int | None) -> int:
     if fail_above is None:
         return 0
-    bad = [row for f in found for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
-    silent = [f.group.group_id for f in found if not f.rows]
+    bad = [row for f in looks for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
+    silent = [f.group.group_id for f in looks if not f.rows]
     for row in bad:
         lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"
         click.echo(
@@ -404,8 +404,8 @@ def _assignment_text(assignment: Iterable[TopicPartition]) -> str:
     return " ".join(f"{t}({','.join(map(str, numbers))})" for t, numbers in by_topic.items())
 
 
-def _as_text(found: Found) -> str:
-    described = found.group
+def _as_text(look: Found) -> str:
+    described = look.group
     state = {
         "group": described.group_id,
         "coordinator": _coordinator(described),
@@ -420,13 +420,13 @@ def _as_text(found: Found) -> str:
     if described.members:
         columns = MEMBER_COLUMNS + TARGET_COLUMNS if epochs else MEMBER_COLUMNS
         parts.append(as_table(_member_rows(described), columns))
-    if found.rows:
-        parts.append(as_table(found.rows, LAG_COLUMNS))
+    if look.rows:
+        parts.append(as_table(look.rows, LAG_COLUMNS))
     return "\n\n".join(parts)
 
 
-def _as_json(found: Found) -> dict[str, Any]:
-    described = found.group
+def _as_json(look: Found) -> dict[str, Any]:
+    described = look.group
     return {
         "group": described.group_id,
         "state": described.state,
@@ -434,7 +434,7 @@ def _as_json(found: Found) -> dict[str, Any]:
         "protocol_type": described.protocol_type,
         "assignment_strategy": described.protocol or None,
         "coordinator": _coordinator(described),
-        "lag": found.total_lag,
+        "lag": look.total_lag,
         "group_epoch": described.epoch,
         "target_assignment_epoch": described.assignment_epoch,
         "members": [
@@ -454,7 +454,7 @@ def _as_json(found: Found) -> dict[str, Any]:
             for m in described.members
         ],
         "partitions": [
-            {key: value for key, value in row.items() if key != "group"} for row in found.rows
+            {key: value for key, value in row.items() if key != "group"} for row in look.rows
         ],
     }
 

@@ -29,10 +29,10 @@ Examples:
 def delete(groups: tuple[str, ...], execute: bool, client: Client) -> None:
     """Delete groups without members, with their offsets. Only with --execute."""
     with open_admin(settings(client)) as admin:
-        found = existing(admin, groups)
-        for described in found:
+        names = existing(admin, groups)
+        for described in names:
             without_members(described, "which may still commit")
-        held = {each.group_id: len(admin.list_group_offsets(each.group_id)) for each in found}
+        held = {each.group_id: len(admin.list_group_offsets(each.group_id)) for each in names}
         if execute:
             admin.delete_groups(held)
     for name, count in held.items():

@@ -137,11 +137,11 @@ def _laid_out(partitions: int, racks: Sequence[str], replicas: int) -> TopicView
     if not racks:
         return TopicView(partitions)
     several = min(replicas, len(racks))
-    found = [
+    rows = [
         [racks[(number + k) % len(racks)] for k in range(several)] for number in range(partitions)
     ]
     return TopicView(
-        partitions, tuple(map(frozenset, found)), leader_racks=tuple(each[0] for each in found)
+        partitions, tuple(map(frozenset, rows)), leader_racks=tuple(each[0] for each in rows)
     )
 
 
@@ -180,9 +180,9 @@ def _topic_rows(planned: Planned) -> list[dict[str, Any]]:
             "topic": topic,
             "partitions": group.topics[topic].partitions,
             "subscribers": sum(topic in member.topics for member in group.members.values()),
-            **_as_columns(found),
+            **_as_columns(spread),
         }
-        for topic, found in measure.per_topic(group, planned.after).items()
+        for topic, spread in measure.per_topic(group, planned.after).items()
     ]
 
 
@@ -265,21 +265,21 @@ def _member_rows(planned: Planned) -> list[dict[str, Any]]:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """`0-3,7`: ascending numbers, neighbours together."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+            ranges.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def _as_columns(found: Spread) -> dict[str, Any]:
+def _as_columns(spread: Spread) -> dict[str, Any]:
     return {
-        "min": found.least,
-        "max": found.most,
-        "mean": round(found.mean, 2),
-        "stddev": round(found.deviation, 2),
+        "min": spread.least,
+        "max": spread.most,
+        "mean": round(spread.mean, 2),
+        "stddev": round(spread.deviation, 2),
     }
 
 

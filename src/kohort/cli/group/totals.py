@@ -72,17 +72,21 @@ def show_totals(
     rates = bool(watch_s)
     try:
         while True:
-            found = sampler.sample()
+            overview = sampler.sample()
             if watch_s:
                 time.sleep(watch_s)
-                found, watch_s = sampler.sample(), 0.0
-            lines = [one for one in found.lines if not names or one.group in names] if found else []
+                overview, watch_s = sampler.sample(), 0.0
+            lines = (
+                [one for one in overview.lines if not names or one.group in names]
+                if overview
+                else []
+            )
             if every_s and sys.stdout.isatty():
                 click.echo(CLEAR, nl=False)
             _print(sorted(lines, key=SORTS[sort]), output, rates=rates)
             if sampler.error:
                 click.echo(f"error: {sampler.error}", err=True)
-            for trouble in found.snapshot.troubles if found else ():
+            for trouble in overview.snapshot.troubles if overview else ():
                 click.echo(f"warning: {trouble}", err=True)
             if not every_s:
                 return
@@ -98,7 +102,7 @@ def _print(lines: Sequence[GroupLine], output: str, *, rates: bool) -> None:
 
 
 def _row(line: GroupLine, table: bool) -> dict[str, Any]:
-    found = line.trend
+    trend = line.trend
     return {
         "group": line.group,
         "state": line.state or None,
@@ -106,9 +110,9 @@ def _row(line: GroupLine, table: bool) -> dict[str, Any]:
         "partitions": line.partitions,
         "lag": _figure(line.lag, table),
         "oldest_unread": _age(line.time_lag, table),
-        "written_per_s": None if found.written_per_s is None else round(found.written_per_s, 1),
-        "done_per_s": None if found.done_per_s is None else round(found.done_per_s, 1),
-        "trend": found.direction.value if found.per_s is not None else None,
+        "written_per_s": None if trend.written_per_s is None else round(trend.written_per_s, 1),
+        "done_per_s": None if trend.done_per_s is None else round(trend.done_per_s, 1),
+        "trend": trend.direction.value if trend.per_s is not None else None,
         "health": line.health.value,
     }
 

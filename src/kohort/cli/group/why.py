@@ -229,11 +229,11 @@ def _text(verdict: Verdict) -> str:
 
 def _by_reason(findings: Sequence[Finding]) -> list[tuple[tuple[str, str], list[Finding]]]:
     """Partitions of one reason are together, stuck ones with the largest lag first."""
-    found: dict[tuple[str, str], list[Finding]] = {}
+    by_reason: dict[tuple[str, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda f: (f.state.value != "stuck", -(f.seen.lag or 0))):
         if one.why:
-            found.setdefault((one.state.value, one.why), []).append(one)
-    return list(found.items())
+            by_reason.setdefault((one.state.value, one.why), []).append(one)
+    return list(by_reason.items())
 
 
 def _figures(finding: Finding) -> str:

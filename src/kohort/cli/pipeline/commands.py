@@ -136,16 +136,16 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
     `until_idle` ends when every available record is loaded or failed; `available_now` when the
     ones that are due have been handled. After a stop or a kill, the same command continues.
     """
-    found = load(file, client)
-    reach(found)
+    loaded = load(file, client)
+    reach(loaded)
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
     with interruptible():
         try:
-            spark = _session(found, master, ship) if ship else None
-            last = found.run(mode, spark=spark, master=master, on_progress=show_progress)
+            spark = _session(loaded, master, ship) if ship else None
+            last = loaded.run(mode, spark=spark, master=master, on_progress=show_progress)
         except KeyboardInterrupt:
             click.echo(
-                f"stopped: pipeline {found.name} continues where it stopped with the same command",
+                f"stopped: pipeline {loaded.name} continues where it stopped with the same command",
                 err=True,
             )
             return EXIT_INTERRUPTED
@@ -194,14 +194,14 @@ def replay(
     """
     from kohort.spark.rebuilding import replay as rebuild
 
-    found = load(file, client)
-    reach(found)
+    loaded = load(file, client)
+    reach(loaded)
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
     since_ms = None if since == "beginning" else parse_time(since, time.time_ns() // 1_000_000)
     with interruptible():
         try:
             ended = rebuild(
-                found,
+                loaded,
                 replaces=replaces,
                 into=_pairs(into),
                 since_ms=since_ms,
@@ -235,16 +235,16 @@ def check(file: Path, master: str | None, ship: bool, output: str, client: Clien
     from kohort.spark.checking import check_executors, driver_report, problems
     from kohort.spark.sessions import check_classic
 
-    found = load(file, client)
-    reach(found)
-    check_classic(f"pipeline check of {found.name}", master=master)
-    spark = _session(found, master, ship)
+    loaded = load(file, client)
+    reach(loaded)
+    check_classic(f"pipeline check of {loaded.name}", master=master)
+    spark = _session(loaded, master, ship)
     try:
-        reports = check_executors(found, spark)
+        reports = check_executors(loaded, spark)
         local = str(spark.sparkContext.master).startswith("local")
     finally:
         spark.stop()
-    amiss = problems(reports, driver_report(), found.skew_ms, local=local, store=found.store)
+    amiss = problems(reports, driver_report(), loaded.skew_ms, local=local, store=loaded.store)
     rows = [report.as_row() for report in reports]
     if output == "json":
         click.echo(json.dumps({"schema": 1, "problems": amiss, "rows": rows}, indent=2))
@@ -285,9 +285,9 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
     """
     from kohort.spark.progress import reconcile
 
-    found = load(file, client)
-    reach(found)
-    balance = reconcile(found)
+    loaded = load(file, client)
+    reach(loaded)
+    balance = reconcile(loaded)
     rows: list[dict[str, Any]] = [
         {
             **{name: getattr(part, name) for name in STATUS_COLUMNS[:-1]},
@@ -326,14 +326,14 @@ def vacuum(file: Path, older_than: str | None, execute: bool, client: Client) ->
     """
     from kohort.retry.ledger_view import ended_count
 
-    found = load(file, client)
-    age_ms = found.ledger_retention_ms if older_than is None else parse_duration_ms(older_than)
+    loaded = load(file, client)
+    age_ms = loaded.ledger_retention_ms if older_than is None else parse_duration_ms(older_than)
     before_ms = time.time_ns() // 1_000_000 - age_ms
-    store = found.open_store()
+    store = loaded.open_store()
     try:
-        count = ended_count(store, found.name, before_ms)
+        count = ended_count(store, loaded.name, before_ms)
         if execute:
-            store.vacuum(found.name, before_ms)
+            store.vacuum(loaded.name, before_ms)
     finally:
         store.close()
     records = f"{count:,} record{'s' * (count != 1)} loaded over {format_duration(age_ms)} ago"
@@ -357,13 +357,15 @@ def diff(file: Path, check: bool, output: str, client: Client) -> int:
     from kohort.spark.evolution import changes
     from kohort.spark.supervise import stored_state
 
-    found = load(file, client)
-    reach(found)
-    store, port = found.open_store(), ClusterPort(found.client_config)
+    loaded = load(file, client)
+    reach(loaded)
+    store, port = loaded.open_store(), ClusterPort(loaded.client_config)
     try:
         rows = [
             asdict(c)
-            for c in changes(found.topics, stored_state(found, store, port), found.handler_topics)
+            for c in changes(
+                loaded.topics, stored_state(loaded, store, port), loaded.handler_topics
+            )
         ]
     finally:
         port.close()
@@ -384,13 +386,13 @@ def load(file: Path, client: Client) -> Pipeline:
     from kohort.client.common.config import ConsumerConfig
 
     client.for_role(ConsumerConfig)
-    found = load_file(file)
+    loaded = load_file(file)
     settings = client.given()
     servers = settings.pop("bootstrap_servers", None)
     if servers:
-        found.bootstrap_servers = str(servers)
-    found.client.update({key: str(value) for key, value in settings.items()})
-    return found
+        loaded.bootstrap_servers = str(servers)
+    loaded.client.update({key: str(value) for key, value in settings.items()})
+    return loaded
 
 
 def _pairs(into: tuple[str, ...]) -> dict[str, str]:
@@ -401,7 +403,7 @@ def _pairs(into: tuple[str, ...]) -> dict[str, str]:
     return {table: shadow for table, _, shadow in pairs}
 
 
-def _session(found: Pipeline, master: str | None, ship: bool) -> SparkSession:
+def _session(loaded: Pipeline, master: str | None, ship: bool) -> SparkSession:
     """A session for the pipeline; with `ship`, its executors use the driver's packages."""
     from kohort.spark.sessions import session
     from kohort.spark.shipping import pack, settings_of
@@ -414,12 +416,12 @@ def _session(found: Pipeline, master: str | None, ship: bool) -> SparkSession:
                 "Give --master spark://HOST:PORT, yarn or k8s://..., or leave --ship out"
             )
         config = settings_of(pack())
-    return session(f"kohort {found.name}", master=master, config=config)
+    return session(f"kohort {loaded.name}", master=master, config=config)
 
 
-def reach(found: Pipeline) -> None:
+def reach(loaded: Pipeline) -> None:
     """Raise ConnectionFailedError when the pipeline's cluster does not answer: nothing is begun."""
-    with open_admin(Client().with_flags(**found.client_config).common()):
+    with open_admin(Client().with_flags(**loaded.client_config).common()):
         return
 
 

@@ -151,10 +151,10 @@ def _text() -> str:
 def _profiles(text: str) -> dict[str, dict[str, Any]]:
     """The profiles of a settings file, each with its settings by dotted names."""
     try:
-        found: Any = tomllib.loads(text).get("profiles", {})
+        profiles: Any = tomllib.loads(text).get("profiles", {})
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{user_file(os.environ)} is not TOML: {error}") from error
-    tables = cast("dict[str, dict[str, Any]]", found)
+    tables = cast("dict[str, dict[str, Any]]", profiles)
     return {name: dict(_flat(table, "")) for name, table in tables.items()}
 
 

@@ -253,7 +253,7 @@ def _partitions(
 
     with open_admin(client.common()) as admin:
         described = existing_topics(admin, topics)
-    found: list[TopicPartition] = []
+    chosen: list[TopicPartition] = []
     for topic in described:
         numbers = [p.partition for p in described[topic].partitions]
         for number in wanted:
@@ -262,22 +262,22 @@ def _partitions(
                     f"topic {topic} has no partition {number}; it has {len(numbers)}: "
                     f"0 to {len(numbers) - 1}"
                 )
-        found += [TopicPartition(topic, n) for n in numbers if not wanted or n in wanted]
-    return found
+        chosen += [TopicPartition(topic, n) for n in numbers if not wanted or n in wanted]
+    return chosen
 
 
 def _place(
-    consumer: Consumer, found: Sequence[TopicPartition], start: Start, bounds: Bounds
+    consumer: Consumer, chosen: Sequence[TopicPartition], start: Start, bounds: Bounds
 ) -> None:
     """Assign, and seek to the start named on the command line."""
-    consumer.assign(found)
-    firsts = consumer.beginning_offsets(found)
-    ends = bounds.ends or consumer.end_offsets(found)
+    consumer.assign(chosen)
+    firsts = consumer.beginning_offsets(chosen)
+    ends = bounds.ends or consumer.end_offsets(chosen)
     by_time: dict[TopicPartition, int | None] = {}
     if start.time_ms is not None:
-        at = consumer.offsets_for_times(dict.fromkeys(found, start.time_ms))
+        at = consumer.offsets_for_times(dict.fromkeys(chosen, start.time_ms))
         by_time = {tp: None if hit is None else hit.offset for tp, hit in at.items()}
-    for tp in found:
+    for tp in chosen:
         consumer.seek(tp, start.offset_in(str(tp), firsts[tp], ends[tp], by_time.get(tp)))
         if bounds.ends is not None:
             consumer.limit(tp, ends[tp])

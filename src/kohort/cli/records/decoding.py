@@ -53,13 +53,13 @@ class Decoder:
     def __call__(self, record: Printed) -> Printed:
         """The record with what was decoded. Raises ConnectionFailedError."""
         errors: list[tuple[str, str]] = []
-        found: dict[Part, Any] = {"key": record.key, "value": record.value}
+        parts: dict[Part, Any] = {"key": record.key, "value": record.value}
         for part in self._parts:
-            data = found[part]
+            data = parts[part]
             if data is None:
                 continue
             try:
-                found[part] = Parsed(self._serde.deserialize(record.topic, bytes(data), part))
+                parts[part] = Parsed(self._serde.deserialize(record.topic, bytes(data), part))
             except ConnectionFailedError:
                 raise
             except KohortError as error:
@@ -69,8 +69,8 @@ class Decoder:
             record.partition,
             record.offset,
             record.timestamp,
-            found["key"],
-            found["value"],
+            parts["key"],
+            parts["value"],
             record.headers,
             tuple(errors),
         )

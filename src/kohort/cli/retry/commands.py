@@ -190,9 +190,9 @@ def _waiting_in_topics(
                     for start, end in done.get((record.topic, record.partition), ())
                 )
             ]
-            found = [row for row in rows if row is not None]
-            count += len(found)
-            first = heapq.nsmallest(limit, [*first, *found], key=lambda row: row.due_ms or 0)
+            waiting = [row for row in rows if row is not None]
+            count += len(waiting)
+            first = heapq.nsmallest(limit, [*first, *waiting], key=lambda row: row.due_ms or 0)
     return count, first
 
 

@@ -134,9 +134,9 @@ def scenario(name: str, first: int, story: bool) -> int:
     from kohort.simulator.runs.running import run_scenario
     from kohort.simulator.scenario import load
 
-    found = load(name)
+    loaded = load(name)
     failed = 0
-    for outcome in run_scenario(found, first):
+    for outcome in run_scenario(loaded, first):
         if outcome.failed or story:
             _report(outcome, shrink=False, save=None)
         failed += outcome.failed

@@ -61,7 +61,7 @@ def list_topics(internal: bool, output: str, client: Client) -> None:
     """All topics, with their partition and replica counts."""
     with open_admin(_settings(client)) as admin:
         names = [t.name for t in admin.list_topics(include_internal=internal)]
-        found = admin.describe_topics(names) if names else {}
+        descriptions = admin.describe_topics(names) if names else {}
     rows = [
         {
             "topic": name,
@@ -69,7 +69,7 @@ def list_topics(internal: bool, output: str, client: Client) -> None:
             "replicas": min((len(p.replicas) for p in t.partitions), default=None),
             "internal": t.is_internal,
         }
-        for name, t in found.items()
+        for name, t in descriptions.items()
     ]
     show(rows, LIST_COLUMNS if internal else LIST_COLUMNS[:-1], output)
 
@@ -92,18 +92,18 @@ def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
     Only what the topic itself sets is shown; everything by `kohort topic config show --all`.
     """
     with open_admin(_settings(client)) as admin:
-        found = existing_topics(admin, topics)
-        firsts = offsets(admin, found.values(), "earliest")
-        ends = offsets(admin, found.values(), "latest")
-        configs = {name: _own_configs(admin, name) for name in found}
-    rows = [row for t in found.values() for row in _partition_rows(t, firsts, ends)]
+        names = existing_topics(admin, topics)
+        firsts = offsets(admin, names.values(), "earliest")
+        ends = offsets(admin, names.values(), "latest")
+        configs = {name: _own_configs(admin, name) for name in names}
+    rows = [row for t in names.values() for row in _partition_rows(t, firsts, ends)]
     if output in ("csv", "jsonl"):
         show(rows, PARTITION_COLUMNS, output)
     elif output == "json":
-        whole = [_as_json(t, configs[t.name], rows) for t in found.values()]
+        whole = [_as_json(t, configs[t.name], rows) for t in names.values()]
         click.echo(json.dumps({"schema": 1, "topics": whole}, indent=2))
     else:
-        for t in found.values():
+        for t in names.values():
             click.echo(_summary(t, configs[t.name]))
         click.echo()
         click.echo(as_table(rows, PARTITION_COLUMNS))
@@ -186,9 +186,9 @@ def create(
     count = BROKER_DEFAULT if partitions is None else partitions
     copies = BROKER_DEFAULT if replicas is None else replicas
     with open_admin(_settings(client)) as admin:
-        wanted = list(dict.fromkeys(topics))
-        there = {t.name for t in admin.list_topics(include_internal=True)} & set(wanted)
-        missing = [name for name in wanted if name not in there]
+        names = list(dict.fromkeys(topics))
+        there = {t.name for t in admin.list_topics(include_internal=True)} & set(names)
+        missing = [name for name in names if name not in there]
         if there and not if_not_exists:
             raise BrokerError(
                 ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -221,12 +221,12 @@ Examples:
 def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
     """Delete topics with all their records. Only with --execute."""
     with open_admin(_settings(client)) as admin:
-        found = existing_topics(admin, topics)
-        firsts = offsets(admin, found.values(), "earliest")
-        ends = offsets(admin, found.values(), "latest")
+        names = existing_topics(admin, topics)
+        firsts = offsets(admin, names.values(), "earliest")
+        ends = offsets(admin, names.values(), "latest")
         if execute:
-            admin.delete_topics(found)
-    for t in found.values():
+            admin.delete_topics(names)
+    for t in names.values():
         records = sum(ends[tp] - firsts[tp] for tp in ends if tp[0] == t.name and tp in firsts)
         done = "deleted" if execute else "would delete"
         click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records:,} records")
@@ -318,21 +318,21 @@ Examples:
 @client_options
 def set_config(name: str, changes: tuple[str, ...], unset: tuple[str, ...], client: Client) -> None:
     """Change some values of a topic's configuration; the others stay."""
-    wanted: dict[str, str | None] = dict(_config_changes(changes, ""))
-    wanted |= dict.fromkeys(unset)
-    if not wanted:
+    values: dict[str, str | None] = dict(_config_changes(changes, ""))
+    values |= dict.fromkeys(unset)
+    if not values:
         raise click.UsageError("say what to change: KEY=VALUE, or --unset KEY")
     with open_admin(_settings(client)) as admin:
         existing_topics(admin, [name])
         before = admin.describe_configs(name)
-        for key in wanted:
+        for key in values:
             if key not in before:
                 near = nearest(key, before)
                 hint = f"; did you mean {near!r}?" if near else ""
                 raise ConfigError(f"unknown topic configuration key {key!r}{hint}")
-        admin.alter_configs(name, wanted)
+        admin.alter_configs(name, values)
         after = admin.describe_configs(name)
-    for key in wanted:
+    for key in values:
         click.echo(f"{name} {key}: {before[key].value} -> {after[key].value}")
 
 
@@ -344,13 +344,13 @@ def _settings(client: Client) -> dict[str, Any]:
 
 def _config_changes(texts: Iterable[str], option: str) -> dict[str, str]:
     """`KEY=VALUE` texts, keys as Kafka writes them."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{option} {text!r} is not KEY=VALUE".strip())
-        found[key.strip()] = _in_kafkas_unit(key.strip(), value.strip())
-    return found
+        values[key.strip()] = _in_kafkas_unit(key.strip(), value.strip())
+    return values
 
 
 def _in_kafkas_unit(key: str, value: str) -> str:

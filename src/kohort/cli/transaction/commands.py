@@ -77,8 +77,8 @@ def list_transactions(
     """All transactional ids, with what is open of them and for how long."""
     longer_ms = -1 if longer_than is None else parse_duration_ms(longer_than)
     with open_admin(settings(client)) as admin:
-        found = admin.list_transactions(states=states, longer_than_ms=longer_ms)
-        rows = _rows(admin, [one.transactional_id for one in found])
+        listed = admin.list_transactions(states=states, longer_than_ms=longer_ms)
+        rows = _rows(admin, [one.transactional_id for one in listed])
     show(rows, COLUMNS, output)
 
 
@@ -121,10 +121,10 @@ def open_ones(topics: tuple[str, ...], output: str, client: Client) -> None:
             for p in t.partitions
             if p.leader >= 0
         ]
-        found = open_in(admin, led)
-    if not found:
+        transactions = open_in(admin, led)
+    if not transactions:
         click.echo(f"no transaction is open in {', '.join(topics)}", err=True)
-    show([_open_row(one) for one in found], OPEN_COLUMNS, output)
+    show([_open_row(one) for one in transactions], OPEN_COLUMNS, output)
 
 
 @transaction.command(
@@ -169,15 +169,15 @@ def _abort_known(admin: Admin, name: str, client: Client, *, execute: bool) -> s
     from kohort.client.common.config import ProducerConfig
     from kohort.client.producer.producer import Producer
 
-    found = _known(admin, [name])[name]
-    if found.state not in OPEN:
-        raise UsageError(f"transaction {name!r} is not open: its state is {found.state}")
+    description = _known(admin, [name])[name]
+    if description.state not in OPEN:
+        raise UsageError(f"transaction {name!r} is not open: its state is {description.state}")
     if execute:
         way = client.for_role(ProducerConfig) | {"transactional_id": name}
         with Producer(way) as producer:
             producer.init_transactions()
-    written = ", ".join(map(str, found.partitions)) or "no partition yet"
-    return f"{name}, open in {written}; producer {found.producer_id} is fenced by that"
+    written = ", ".join(map(str, description.partitions)) or "no partition yet"
+    return f"{name}, open in {written}; producer {description.producer_id} is fenced by that"
 
 
 def _abort_hanging(admin: Admin, where: str, producer_id: int, *, execute: bool) -> str:
@@ -202,19 +202,19 @@ def _partition(admin: Admin, text: str) -> TopicPartition:
 
 def _hanging(admin: Admin, tp: TopicPartition, producer_id: int) -> Open:
     """What hangs. Raises UsageError where nothing does, or where it ends by itself."""
-    found = [one for one in open_in(admin, [tp]) if one.producer.producer_id == producer_id]
-    if not found:
+    hanging = [one for one in open_in(admin, [tp]) if one.producer.producer_id == producer_id]
+    if not hanging:
         raise UsageError(
             f"producer {producer_id} has no transaction open in {tp}; `kohort transaction open "
             f"{tp.topic}` shows what is open"
         )
-    if found[0].listed:
-        name = found[0].listed.transactional_id
+    if hanging[0].listed:
+        name = hanging[0].listed.transactional_id
         raise UsageError(
             f"the transaction of producer {producer_id} in {tp} does not hang, {name!r} has it "
             f"open: `kohort transaction abort {name}` ends it in all of its partitions"
         )
-    return found[0]
+    return hanging[0]
 
 
 # -- rows

@@ -46,10 +46,10 @@ Examples:
 def list_users(output: str, client: Client) -> None:
     """All users, with the mechanisms that they can log in by."""
     with open_admin(client.common()) as admin:
-        found = admin.describe_users()
+        users = admin.describe_users()
     rows = [
         {"user": name, "mechanism": mechanism, "iterations": iterations}
-        for name, held in sorted(found.items())
+        for name, held in sorted(users.items())
         for mechanism, iterations in sorted(held.items())
     ]
     show(rows, COLUMNS, output)

@@ -104,9 +104,9 @@ class AdminCluster(AdminCalls):
         )
 
         def attempt() -> dict[int, BrokerFeatures]:
-            wanted = self._brokers(brokers, deadline_ms)
+            node_ids = self._brokers(brokers, deadline_ms)
             answers = self._ask_all(
-                ApiVersionsResponse, dict.fromkeys(wanted, request), deadline_ms
+                ApiVersionsResponse, dict.fromkeys(node_ids, request), deadline_ms
             )
             raise_failed(
                 "asking for the features of broker",

@@ -79,8 +79,8 @@ def topic(desk: Desk, asked: Asked) -> Screen:
     owner = _owner(desk, asked.needed("name"))
     name = owner.dead_letter or ""
     count = len(desk.overview().snapshot.topics[name].partitions)
-    found = latest_copies(desk.settings, name, count, READ_AT_MOST)
-    view = dead_letter_topic(owner, found, _redrives(desk, name), asked.query, now_ms())
+    copies = latest_copies(desk.settings, name, count, READ_AT_MOST)
+    view = dead_letter_topic(owner, copies, _redrives(desk, name), asked.query, now_ms())
     command = desk.command("dlq", "list", "--topic", owner.topic, "--group", owner.group)
     return Screen("dlq_topic.html", name, "dlq", view, command)
 
@@ -188,14 +188,14 @@ def _original(desk: Desk, owner: RetryOwner, chosen: Mapping[str, str]) -> str:
     one = _single(chosen["offsets"])
     if one is None:
         return ""
-    found = record_at(desk.settings, TopicPartition(owner.dead_letter or "", one[0]), one[1])
-    shown = desk.masks.value(found.value if found else None)
+    original = record_at(desk.settings, TopicPartition(owner.dead_letter or "", one[0]), one[1])
+    shown = desk.masks.value(original.value if original else None)
     return shown.text if not (shown.masked or shown.cut) and shown.form in ("text", "json") else ""
 
 
 def _single(texts: str) -> tuple[int, int] | None:
-    found = texts.split()
-    match = re.fullmatch(r"(\d+):(\d+)", found[0]) if len(found) == 1 else None
+    words = texts.split()
+    match = re.fullmatch(r"(\d+):(\d+)", words[0]) if len(words) == 1 else None
     return (int(match[1]), int(match[2])) if match else None
 
 
@@ -280,14 +280,14 @@ def _edit(value: bytes) -> Edit:
 
 def _ranges(text: str) -> dict[int, list[tuple[int, int]]]:
     """`3:10 3:12-20` as ranges by partition. Raises UsageError."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    ranges: dict[int, list[tuple[int, int]]] = {}
     for part in text.split():
         match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(?:-(\d{1,18}))?", part)
         if match is None:
             raise UsageError(f"{part!r}: write P:OFFSET or P:FROM-TO")
         first, last = int(match[2]), int(match[3] or match[2])
-        found.setdefault(int(match[1]), []).append((first, last + 1))
-    return found
+        ranges.setdefault(int(match[1]), []).append((first, last + 1))
+    return ranges
 
 
 def _left(report: Report) -> dict[str, int]:

@@ -97,16 +97,16 @@ class Desk:
 
     def overview(self) -> Overview:
         """The last overview; takes the first sample when there is none. Raises KohortError."""
-        found = self.sampler.latest
-        if found is None:
+        latest = self.sampler.latest
+        if latest is None:
             with self.sampler.changed:
                 self.sampler.changed.wait_for(
                     lambda: self.sampler.latest is not None or bool(self.sampler.error), timeout=15
                 )
-            found = self.sampler.latest
-        if found is None:
+            latest = self.sampler.latest
+        if latest is None:
             raise KohortError(self.sampler.error or "the first sample is not there yet; reload")
-        return found
+        return latest
 
     def lines(self) -> Sequence[GroupLine]:
         """A line for each group; while the first sample is taken, of their listing alone.
@@ -127,12 +127,12 @@ class Desk:
         """One group of the last overview. Raises NotThereError."""
         from kohort.setting_keys import nearest
 
-        found = self.overview()
-        if name in found.groups:
-            return found.groups[name]
-        if name in found.snapshot.not_described:
-            raise NotThereError(f"group {name!r}: {found.snapshot.not_described[name]}")
-        near = nearest(name, found.groups)
+        overview = self.overview()
+        if name in overview.groups:
+            return overview.groups[name]
+        if name in overview.snapshot.not_described:
+            raise NotThereError(f"group {name!r}: {overview.snapshot.not_described[name]}")
+        near = nearest(name, overview.groups)
         hint = f" Did you mean {near!r}?" if near else ""
         raise NotThereError(
             f"there is no group {name!r}.{hint} A group appears when its first member joins or "

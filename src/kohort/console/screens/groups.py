@@ -9,11 +9,11 @@ from kohort.console.views.groups import groups_view
 
 def groups(desk: Desk, asked: Asked) -> Screen:
     """All groups, the worst first."""
-    found = desk.lines()
+    lines = desk.lines()
     series = desk.sampler.history.series
 
     view = groups_view(
-        found, lambda name: series[name].samples if name in series else (), asked.query, now_ms()
+        lines, lambda name: series[name].samples if name in series else (), asked.query, now_ms()
     )
     command = desk.command("group", "lag", "--all", "--total")
     return Screen("groups.html", "Groups", "groups", view, command)

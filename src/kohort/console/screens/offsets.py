@@ -118,16 +118,16 @@ def set_offsets(desk: Desk, asked: Asked) -> Redirect:
     name = asked.needed("name")
     if asked.form.get("confirm") != name:
         raise UsageError(f"type the group's name, {name}, to confirm")
-    wanted = _from_text(asked.needed("plan"))
+    offsets = _from_text(asked.needed("plan"))
     was = _from_text(asked.form.get("was", "{}"))
-    held = desk.admin.list_group_offsets(name, wanted)
+    held = desk.admin.list_group_offsets(name, offsets)
     moved = [tp for tp in was if tp in held and held[tp].offset != was[tp]]
     if moved:
         raise UsageError(f"the group has moved since the preview ({moved[0]}); look again")
-    before = {tp: held[tp].offset for tp in wanted if tp in held}
-    desk.admin.alter_group_offsets(name, wanted)
+    before = {tp: held[tp].offset for tp in offsets if tp in held}
+    desk.admin.alter_group_offsets(name, offsets)
     key = desk.undos.add(name, before)
-    changes = {"before": json.loads(_as_text(before)), "after": json.loads(_as_text(wanted))}
+    changes = {"before": json.loads(_as_text(before)), "after": json.loads(_as_text(offsets))}
     desk.audit.add(asked.form["who"], "set offsets", name, details={**changes, "undo": key})
     desk.sampler.sample_soon()
     return Redirect(f"/group/offsets?{urlencode({'name': name, 'set': key})}")
@@ -179,10 +179,10 @@ def _as_text(offsets: Mapping[TopicPartition, int]) -> str:
 
 def _from_text(text: str) -> dict[TopicPartition, int]:
     try:
-        found: dict[str, int] = json.loads(text)
+        offsets: dict[str, int] = json.loads(text)
         places = {
             TopicPartition(k.rpartition(":")[0], int(k.rpartition(":")[2])): int(v)
-            for k, v in found.items()
+            for k, v in offsets.items()
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError("the plan of this form cannot be read; look again") from error

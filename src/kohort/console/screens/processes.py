@@ -27,12 +27,12 @@ def processes(desk: Desk, asked: Asked) -> Screen:
 def process(desk: Desk, asked: Asked) -> Screen:
     """One process."""
     name = asked.needed("name")
-    found = [one for one in desk.fleet.processes() if one.status.process == name]
-    if not found:
+    processes = [one for one in desk.fleet.processes() if one.status.process == name]
+    if not processes:
         raise NotThereError(f"process {name!r} publishes no status (any more); see /processes")
-    group = found[0].status.group
+    group = processes[0].status.group
     command = desk.command("app", "status", group, "--remote", desk.fleet.prefix)
-    return Screen("process.html", name, "processes", process_view(found[0]), command)
+    return Screen("process.html", name, "processes", process_view(processes[0]), command)
 
 
 def command(desk: Desk, asked: Asked) -> Redirect:

@@ -89,13 +89,13 @@ def _note(one: Record | None) -> str:
 
 
 def _readers(desk: Desk, tp: TopicPartition, offset: int) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    readers: list[tuple[str, str]] = []
     for name, view in desk.overview().groups.items():
         seen = view.look.partitions.get(tp)
         if seen is not None and seen.committed is not None:
             done = "has committed past it" if seen.committed > offset else "has not committed it"
-            found.append((name, done))
-    return found
+            readers.append((name, done))
+    return readers
 
 
 def _steps(desk: Desk, origin: str, topic: str) -> list[Step]:
@@ -109,10 +109,10 @@ def _steps(desk: Desk, origin: str, topic: str) -> list[Step]:
             if name is None or name not in snapshot.topics:
                 continue
             count = len(snapshot.topics[name].partitions)
-            found = latest_copies(desk.settings, name, count, LOOKED_AT)
+            copies = latest_copies(desk.settings, name, count, LOOKED_AT)
             steps += [
                 (one.retry.last_failed_at_ms, _step(one, owner.group, name == owner.dead_letter))
-                for one in found.copies
+                for one in copies.copies
                 if one.retry.origin.retry_id == origin
             ]
     return [step for _, step in sorted(steps, key=lambda item: item[0])]

@@ -18,10 +18,10 @@ def all_retries(desk: Desk, _: Asked) -> Screen:
 def retries(desk: Desk, asked: Asked) -> Screen:
     """What waits in the retry topics of one (topic, group)."""
     topic, group = asked.needed("topic"), asked.needed("group")
-    found = [o for o in owners_of(desk) if (o.topic, o.group) == (topic, group)]
-    if not found:
+    owners = [o for o in owners_of(desk) if (o.topic, o.group) == (topic, group)]
+    if not owners:
         raise NotThereError(f"group {group!r} has no retry topics of {topic!r}; /retries lists all")
-    owner, snapshot = found[0], desk.overview().snapshot
+    owner, snapshot = owners[0], desk.overview().snapshot
     counts = {
         name: len(snapshot.topics[name].partitions)
         for name in owner.retry_topics

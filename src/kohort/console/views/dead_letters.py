@@ -138,7 +138,7 @@ FILTERS: Final = ("reason", "error_class", "fingerprint", "text")
 
 def dead_letter_topic(
     owner: RetryOwner,
-    found: Copies,
+    copies: Copies,
     redrives: Sequence[RedriveRow],
     query: Mapping[str, str],
     now_ms: int,
@@ -147,23 +147,23 @@ def dead_letter_topic(
 
     Args:
         owner: whose it is.
-        found: its youngest copies.
+        copies: its youngest copies.
         redrives: those that have begun.
         query: `reason`, `error_class`, `fingerprint`, `text`, `page`.
         now_ms: milliseconds since 1970.
     """
     chosen = {name: query.get(name, "") for name in FILTERS}
-    some = [one for one in found.copies if _chosen(one, chosen)]
+    some = [one for one in copies.copies if _chosen(one, chosen)]
     some.sort(key=lambda one: -one.retry.last_failed_at_ms)
     place = paging(len(some), whole(query.get("page", ""), 1), ROWS)
     return DeadLetterTopic(
         owner.dead_letter or "",
         owner.topic,
         owner.group,
-        found.total,
-        len(found.copies),
-        found.strangers,
-        _kinds(found.copies, now_ms),
+        copies.total,
+        len(copies.copies),
+        copies.strangers,
+        _kinds(copies.copies, now_ms),
         [_row(one, now_ms) for one in some[place.first : place.last]],
         place,
         redrives,

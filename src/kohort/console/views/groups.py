@@ -128,13 +128,13 @@ def groups_view(
     )
 
 
-def _tiles(found: Sequence[GroupLine]) -> list[Tile]:
-    healths = Counter(line.health for line in found)
-    lag = sum(line.lag.value or 0 for line in found)
+def _tiles(lines: Sequence[GroupLine]) -> list[Tile]:
+    healths = Counter(line.health for line in lines)
+    lag = sum(line.lag.value or 0 for line in lines)
     stuck, behind = healths[Health.STUCK], healths[Health.BEHIND]
     fine = healths[Health.READ] + healths[Health.MOVING]
     return [
-        Tile("groups", count(len(found)), "", ""),
+        Tile("groups", count(len(lines)), "", ""),
         Tile("stuck", count(stuck), "bad" if stuck else "", "stuck"),
         Tile("falling behind", count(behind), "warn" if behind else "", "falling behind"),
         Tile("moving or caught up", count(fine), "good" if fine else "", ""),
@@ -162,15 +162,15 @@ def _row(line: GroupLine, samples: Sequence[Sample], now_ms: int) -> GroupRow:
     )
 
 
-def trend_shown(found: Trend) -> TrendShown:
+def trend_shown(trend: Trend) -> TrendShown:
     """A trend as an arrow, a rate and a sentence."""
-    if found.direction is Direction.UNKNOWN:
-        return TrendShown("", DASH, found.reason)
-    over = f"over the last {duration(found.over_ms)}"
-    rates = f"{rate(found.written_per_s)} written, {rate(found.done_per_s)} committed, {over}"
-    if found.direction is Direction.STEADY:
+    if trend.direction is Direction.UNKNOWN:
+        return TrendShown("", DASH, trend.reason)
+    over = f"over the last {duration(trend.over_ms)}"
+    rates = f"{rate(trend.written_per_s)} written, {rate(trend.done_per_s)} committed, {over}"
+    if trend.direction is Direction.STEADY:
         return TrendShown("→", "steady", rates)
-    if found.direction is Direction.GROWING:
-        return TrendShown("↗", f"+{rate(found.per_s)}", f"growing: {rates}")
-    ends = f"caught up in {duration(found.caught_up_in_ms)} at this rate"
-    return TrendShown("↘", rate(found.per_s), f"shrinking: {rates}; {ends}")
+    if trend.direction is Direction.GROWING:
+        return TrendShown("↗", f"+{rate(trend.per_s)}", f"growing: {rates}")
+    ends = f"caught up in {duration(trend.caught_up_in_ms)} at this rate"
+    return TrendShown("↘", rate(trend.per_s), f"shrinking: {rates}; {ends}")

@@ -63,22 +63,22 @@ class Masks:
         if len(raw) > SHOWN_BYTES:
             return self._hidden(raw)
         try:
-            found = json.loads(raw)
+            document = json.loads(raw)
         except (ValueError, RecursionError):
             return self._hidden(raw)
-        if not isinstance(found, dict | list):
+        if not isinstance(document, dict | list):
             return self._hidden(raw)
-        masked = self._masked(found)
+        masked = self._masked(document)
         text = json.dumps(masked, indent=2, ensure_ascii=False)
-        return Content("json", text, len(raw), masked=masked != found)
+        return Content("json", text, len(raw), masked=masked != document)
 
-    def _masked(self, found: Any) -> Any:
-        if isinstance(found, dict):
-            fields = cast("dict[str, Any]", found)
+    def _masked(self, document: Any) -> Any:
+        if isinstance(document, dict):
+            fields = cast("dict[str, Any]", document)
             return {k: MASK if self.hides(k) else self._masked(v) for k, v in fields.items()}
-        if isinstance(found, list):
-            return [self._masked(one) for one in cast("Sequence[Any]", found)]
-        return found
+        if isinstance(document, list):
+            return [self._masked(one) for one in cast("Sequence[Any]", document)]
+        return document
 
 
 def content(raw: bytes | None) -> Content:

@@ -77,18 +77,18 @@ class ProcessView:
 
 
 def processes_view(
-    found: Sequence[Process], prefix: str, query: Mapping[str, str], note: str = ""
+    processes: Sequence[Process], prefix: str, query: Mapping[str, str], note: str = ""
 ) -> ProcessesView:
     """The list; `note` says why there is none.
 
     Args:
-        found: every process.
+        processes: every process.
         prefix: of the topics.
         query: `group` chooses one, `page` a page.
         note: why nothing could be read.
     """
     group = query.get("group", "")
-    some = [one for one in found if group in ("", one.status.group)]
+    some = [one for one in processes if group in ("", one.status.group)]
     some.sort(key=lambda one: (one.gone, one.status.group, one.status.process))
     page = paging(len(some), whole(query.get("page", ""), 1), PER_PAGE)
     rows = [_row(one) for one in some[page.first : page.last]]

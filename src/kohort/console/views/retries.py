@@ -38,23 +38,23 @@ class RetryTopicsView:
 
 
 def retry_topics_view(
-    owners: Sequence[RetryOwner], dead: Mapping[str, int], found: Overview
+    owners: Sequence[RetryOwner], dead: Mapping[str, int], overview: Overview
 ) -> RetryTopicsView:
     """The list of groups that retry, with what waits.
 
     Args:
         owners: of all retry topics.
         dead: how many offsets each dead-letter topic holds.
-        found: the last overview, which has the lag of each retry topic.
+        overview: the last overview, which has the lag of each retry topic.
     """
     rows = [
         (
-            _waiting(owner, found) or 0,
+            _waiting(owner, overview) or 0,
             OwnerRow(
                 owner.topic,
                 owner.group,
                 ", ".join(format_duration(ms) for ms in owner.retry_topics.values() if ms) or "–",
-                count(_waiting(owner, found)),
+                count(_waiting(owner, overview)),
                 count(dead.get(owner.dead_letter or "")),
                 owner.dead_letter or "",
             ),
@@ -64,8 +64,8 @@ def retry_topics_view(
     return RetryTopicsView([row for _, row in sorted(rows, key=lambda item: -item[0])])
 
 
-def _waiting(owner: RetryOwner, found: Overview) -> int | None:
-    view = found.groups.get(owner.group)
+def _waiting(owner: RetryOwner, overview: Overview) -> int | None:
+    view = overview.groups.get(owner.group)
     if view is None:
         return None
     lags = [s.lag for tp, s in view.look.partitions.items() if tp.topic in owner.retry_topics]

@@ -93,15 +93,15 @@ class TimelineView:
     without_owner: str
 
 
-def timeline_view(group: str, found: Sequence[Rebalance], now_ms: int) -> TimelineView:
+def timeline_view(group: str, rebalances: Sequence[Rebalance], now_ms: int) -> TimelineView:
     """The timeline of a group.
 
     Args:
         group: its id.
-        found: its rebalances, the oldest first.
+        rebalances: its rebalances, the oldest first.
         now_ms: milliseconds since 1970.
     """
-    dated = [(at, one) for one in found if (at := _at(one)) is not None]
+    dated = [(at, one) for one in rebalances if (at := _at(one)) is not None]
     begin = min((at for at, _ in dated), default=now_ms)
     scale = (WIDTH - LEFT - 10) / max(1, now_ms - begin)
 
@@ -131,12 +131,12 @@ def timeline_view(group: str, found: Sequence[Rebalance], now_ms: int) -> Timeli
     ]
     lost = sum(
         (one.settled_ms or now_ms) - one.began_ms
-        for one in found
+        for one in rebalances
         if one.protocol != "consumer" and one.began_ms is not None
     )
     return TimelineView(
         group,
-        [_row(one, now_ms) for one in reversed(found)],
+        [_row(one, now_ms) for one in reversed(rebalances)],
         lanes,
         max(0, len(spans) - LANES),
         gaps,

@@ -52,46 +52,46 @@ class TopicsView:
     internal: bool
 
 
-def readers_of(found: Overview) -> dict[str, list[str]]:
+def readers_of(overview: Overview) -> dict[str, list[str]]:
     """Which groups have offsets in a topic, or members that read it."""
     readers: dict[str, list[str]] = {}
-    for name, view in found.groups.items():
+    for name, view in overview.groups.items():
         for topic in sorted({tp.topic for tp in view.look.partitions}):
             readers.setdefault(topic, []).append(name)
     return readers
 
 
 def topics_view(
-    found: Overview, owners: Sequence[RetryOwner], query: Mapping[str, str]
+    overview: Overview, owners: Sequence[RetryOwner], query: Mapping[str, str]
 ) -> TopicsView:
     """The topics page for a query: `q`, `internal`, `page`."""
     folded = _folded(owners)
     hidden = {one.name for some in folded.values() for one in some}
     q, internal = query.get("q", "").strip(), query.get("internal", "") == "yes"
-    readers = readers_of(found)
+    readers = readers_of(overview)
     names = [
         name
-        for name, topic in sorted(found.snapshot.topics.items())
+        for name, topic in sorted(overview.snapshot.topics.items())
         if name not in hidden
         and (internal or not topic.is_internal)
         and (q.lower() in name.lower() or any(q in one.name for one in folded.get(name, ())))
     ]
     place = paging(len(names), whole(query.get("page", ""), 1), ROWS)
     rows = [
-        _row(found.snapshot.topics[name], readers.get(name, []), folded.get(name, []))
+        _row(overview.snapshot.topics[name], readers.get(name, []), folded.get(name, []))
         for name in names[place.first : place.last]
     ]
     return TopicsView(rows, place, q, internal)
 
 
 def _folded(owners: Sequence[RetryOwner]) -> dict[str, list[FoldedTopic]]:
-    found: dict[str, list[FoldedTopic]] = {}
+    folded: dict[str, list[FoldedTopic]] = {}
     for owner in owners:
-        some = found.setdefault(owner.topic, [])
+        some = folded.setdefault(owner.topic, [])
         some += [FoldedTopic(name, "retry", owner.group) for name in owner.retry_topics]
         if owner.dead_letter:
             some.append(FoldedTopic(owner.dead_letter, "dead letters", owner.group))
-    return found
+    return folded
 
 
 def _row(topic: TopicDescription, readers: list[str], folded: Sequence[FoldedTopic]) -> TopicRow:
@@ -166,7 +166,7 @@ class TopicView:
 
 
 def topic_view(
-    found: Overview,
+    overview: Overview,
     owners: Sequence[RetryOwner],
     name: str,
     spans: Mapping[TopicPartition, tuple[int | None, int | None]],
@@ -176,7 +176,7 @@ def topic_view(
     """One topic's page.
 
     Args:
-        found: the last overview.
+        overview: the last overview.
         owners: of all retry topics.
         name: the topic.
         spans: where its logs begin and end; None where no leader tells.
@@ -185,7 +185,7 @@ def topic_view(
     """
     from kohort.client.common.types import TopicPartition
 
-    topic = found.snapshot.topics[name]
+    topic = overview.snapshot.topics[name]
     place = paging(len(topic.partitions), whole(query.get("page", ""), 1), 100)
     rows: list[PartitionRow] = []
     for p in topic.partitions[place.first : place.last]:
@@ -205,7 +205,9 @@ def topic_view(
                 trouble,
             )
         )
-    readers = [_reader(found.groups[group], name) for group in readers_of(found).get(name, [])]
+    readers = [
+        _reader(overview.groups[group], name) for group in readers_of(overview).get(name, [])
+    ]
     mine = next(
         (
             f"retry topic of {o.topic}, group {o.group}"

@@ -145,11 +145,11 @@ class ConsoleApp:
     def _page(self, request: Request, cookie: str) -> dict[str, Any]:
         """What is around every screen."""
         sampler, at_ms = self.desk.sampler, now_ms()
-        found = sampler.latest
-        troubles = list(found.snapshot.troubles) if found else []
+        latest = sampler.latest
+        troubles = list(latest.snapshot.troubles) if latest else []
         if sampler.error:
             troubles.insert(0, f"The cluster does not answer: {sampler.error}")
-        sampled = found.snapshot.at_ms if found else None
+        sampled = latest.snapshot.at_ms if latest else None
         return {
             "path": request.url.path,
             "query": {k: v for k, v in request.query_params.items() if k != "format"},
@@ -254,7 +254,7 @@ async def _form(request: Request) -> dict[str, str]:
         body += part
         if len(body) > MAX_FORM_BYTES:
             return {}
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
-        found[name] = f"{found[name]}\n{value}" if name in found else value
-    return found
+        fields[name] = f"{fields[name]}\n{value}" if name in fields else value
+    return fields

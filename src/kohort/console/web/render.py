@@ -48,8 +48,8 @@ def environment() -> Environment:
 
 def link(path: str, query: dict[str, Any] | None = None, **changes: Any) -> str:
     """A path with a query; empty values are left out."""
-    wanted = {**(query or {}), **changes}
-    text = urlencode({k: v for k, v in wanted.items() if v not in ("", None)})
+    parameters = {**(query or {}), **changes}
+    text = urlencode({k: v for k, v in parameters.items() if v not in ("", None)})
     return f"{path}?{text}" if text else path
 
 

@@ -79,8 +79,8 @@ class KafkaTransactor(Transactor):
         self._stopping.set()
         super().stop(timeout_s)
 
-    def _take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        return dict(wanted)  # the group's own offsets are the truth
+    def _take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        return dict(starts)  # the group's own offsets are the truth
 
     def _judge(self, items: Sequence[Item]) -> Judged:
         everything = frozenset(range(len(items)))  # committed records of a retry topic are owed

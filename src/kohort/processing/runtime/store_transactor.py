@@ -94,8 +94,8 @@ class StoreTransactor(Transactor):
 
     # -- ownership -------------------------------------------------------------------------------
 
-    def _take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
-        return {key: self._own(key, committed) for key, committed in wanted.items()}
+    def _take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        return {key: self._own(key, committed) for key, committed in starts.items()}
 
     def _own(self, key: TopicPartition, committed: Start) -> Start:
         topic_id = self._topic_ids.get(key[0], "")

@@ -81,18 +81,18 @@ class Transactor(ABC):
         elif (event := job()) is not None:
             self._report(event)
 
-    def take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+    def take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Where newly assigned partitions continue. Waits.
 
-        `wanted` is what the group has committed. Raises DataLossError, StorageError.
+        `starts` is what the group has committed. Raises DataLossError, StorageError.
         """
         if self._at_once:
-            return self._take_over(wanted)
+            return self._take_over(starts)
         done, results = threading.Event(), list[Any]()
 
         def ask() -> None:
             try:
-                results.append(self._take_over(wanted))
+                results.append(self._take_over(starts))
             except KohortError as error:
                 results.append(error)
             finally:
@@ -141,7 +141,7 @@ class Transactor(ABC):
     def _judge(self, items: Sequence[Item]) -> Judged: ...
 
     @abstractmethod
-    def _take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]: ...
+    def _take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]: ...
 
     @abstractmethod
     def _close(self) -> None: ...

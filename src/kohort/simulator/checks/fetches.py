@@ -28,9 +28,9 @@ def f1_begins_anew(who: str, epoch: int) -> None:
     demand(epoch <= 0, "F1", f"{who} continues epoch {epoch} of a refused fetch session")
 
 
-def f1_only_what_was_asked_for(who: str, answered: list[TopicPartition], wanted: Wanted) -> None:
+def f1_only_what_was_asked_for(who: str, answered: list[TopicPartition], requested: Wanted) -> None:
     """F1: only requested partitions, each once."""
-    strange = [tp for tp in answered if tp not in wanted]
+    strange = [tp for tp in answered if tp not in requested]
     demand(not strange, "F1", f"{who} gets {strange} from a fetch that does not hold them")
     demand(len(set(answered)) == len(answered), "F1", f"{who} gets a partition twice: {answered}")
 
@@ -59,21 +59,21 @@ class FetchChecks:
         number = asked.channel.number
         if number in self._refused:
             f1_begins_anew(asked.channel.client, request.session_epoch)
-        wanted: Wanted = {}
+        requested: Wanted = {}
         if request.session_epoch > 0:
-            wanted |= self._sessions.get(self._key(asked, request.session_id), {})
+            requested |= self._sessions.get(self._key(asked, request.session_id), {})
         for topic in request.topics:
             for part in topic.partitions:
-                wanted[self._tp(topic.topic, topic.topic_id, part.partition)] = part.fetch_offset
+                requested[self._tp(topic.topic, topic.topic_id, part.partition)] = part.fetch_offset
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
-                wanted.pop(self._tp(topic.topic, topic.topic_id, index), None)
-        self._wanted[asked.number] = wanted
+                requested.pop(self._tp(topic.topic, topic.topic_id, index), None)
+        self._wanted[asked.number] = requested
 
     def answered(self, node: ReadingNode, asked: Asked, response: FetchResponse) -> None:
         """F1 on an answer that leaves the node."""
-        wanted = self._wanted.pop(asked.number, None)
-        if wanted is None:
+        requested = self._wanted.pop(asked.number, None)
+        if requested is None:
             return
         number, who = asked.channel.number, asked.channel.client
         if response.error_code:
@@ -85,12 +85,12 @@ class FetchChecks:
             for topic in response.responses
             for part in topic.partitions
         ]
-        f1_only_what_was_asked_for(who, [tp for tp, _ in answered], wanted)
+        f1_only_what_was_asked_for(who, [tp for tp, _ in answered], requested)
         if not any(part.records or part.error_code for _, part in answered):
-            unread = [tp for tp, offset in wanted.items() if self._has_more(node, tp, offset)]
+            unread = [tp for tp, offset in requested.items() if self._has_more(node, tp, offset)]
             f1_nothing_is_left_out(who, unread)
         if response.session_id:
-            self._sessions[self._key(asked, response.session_id)] = wanted
+            self._sessions[self._key(asked, response.session_id)] = requested
 
     def _key(self, asked: Asked, session_id: int) -> tuple[int, int]:
         return asked.channel.node.number, session_id

@@ -50,8 +50,8 @@ class Liveness:
         for app in self._world.live():
             for tp in app.consumer.core.positions.partitions:
                 owners.setdefault(tp, []).append(app.name)
-        wanted = self.wanted()
-        wrong = [tp for tp in wanted | set(owners) if len(owners.get(tp, ())) != 1]
+        subscribed = self.wanted()
+        wrong = [tp for tp in subscribed | set(owners) if len(owners.get(tp, ())) != 1]
         return [f"{tp}: {', '.join(owners.get(tp, ['nobody']))}" for tp in sorted(wrong)]
 
     def settled(self) -> None:
@@ -79,9 +79,9 @@ class Liveness:
         """Partitions whose last visible record nobody has been handed."""
         unread: list[str] = []
         groups = sorted({app.plan.group for app in self._world.live()})
-        wanted = sorted(self.wanted())
+        subscribed = sorted(self.wanted())
         for group_id in groups:
-            for tp in wanted:
+            for tp in subscribed:
                 log = self._world.cluster.topic_log(*tp)
                 assert log is not None, "wanted partitions exist"
                 read = self._consumer.read.get((group_id, tp), 0)

@@ -174,13 +174,13 @@ _GROUP_METADATA_FROM: Final = 3
 def offsets(
     who: Identity,
     group: GroupMetadata,
-    wanted: Mapping[TopicPartition, OffsetAndMetadata],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
     *,
     kip_890: bool,
 ) -> Versioned:
     """The offsets, with who the consumer is in its group (KIP-447)."""
     topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-    for (topic, partition), value in wanted.items():
+    for (topic, partition), value in committed.items():
         topics.setdefault(topic, []).append(
             TxnOffsetCommitRequestPartition(
                 partition_index=partition,

@@ -362,12 +362,12 @@ def fetch(
                     )
             response.groups.append(group_response)
     else:
-        wanted: Iterable[tuple[str, Sequence[int]]]
+        requested: Iterable[tuple[str, Sequence[int]]]
         if request.topics is None:
-            wanted = _all_partitions(ws, request.group_id)
+            requested = _all_partitions(ws, request.group_id)
         else:
-            wanted = [(t.name, t.partition_indexes) for t in request.topics]
-        for name, partitions in wanted:
+            requested = [(t.name, t.partition_indexes) for t in request.topics]
+        for name, partitions in requested:
             single = _entries(
                 OffsetFetchResponsePartition, ws, request.group_id, name, partitions, stable
             )
