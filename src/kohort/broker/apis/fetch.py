@@ -71,7 +71,7 @@ def handle(node: NodeServices, request: FetchRequest, call: Call) -> None:
         call.answer(FetchResponse(error_code=fetching))
 
 
-class _Wanted:
+class _Requested:
     """One partition of a fetch, and what was found; a session keeps it for its next fetch."""
 
     __slots__ = ("aborted", "error", "image", "nearer", "part", "partition", "place", "span")
@@ -105,27 +105,27 @@ class _Fetch:
         self._any_replica = selects and call.api_version >= _RACKS_FROM
         self._rack = request.rack_id if self._any_replica else ""
         self._hints = call.api_version >= _HINTS_FROM
-        self._wanted = [self._resolved(part) for part in fetching.parts.values()]
+        self._requested = [self._resolved(part) for part in fetching.parts.values()]
         self._awaited: list[Partition] = []
         self._timer: Cancellable | None = None
         self._client = (call.client_id, call.client_host)
         self._again = False
         self._links = _links(node, request, call)
 
-    def _resolved(self, part: FetchPart) -> _Wanted:
+    def _resolved(self, part: FetchPart) -> _Requested:
         """The partition as it is now: the topic may have been deleted, and made again."""
         topics = self._node.topics
-        wanted: _Wanted | None = part.found
-        if wanted is None:
-            wanted = part.found = _Wanted(part)
-        if wanted.partition is None or wanted.image is not topics.image:
-            wanted.image = topics.image
+        requested: _Requested | None = part.found
+        if requested is None:
+            requested = part.found = _Requested(part)
+        if requested.partition is None or requested.image is not topics.image:
+            requested.image = topics.image
             by_id = self._fetching.by_id
             topic = topics.by_id(part.topic_id) if by_id else topics.get(part.topic)
             index = part.request.partition
             known = topic is not None and 0 <= index < len(topic.partitions)
-            wanted.partition = topic.partitions[index] if topic is not None and known else None
-        return wanted
+            requested.partition = topic.partitions[index] if topic is not None and known else None
+        return requested
 
     def begin(self) -> None:
         """Answer if there is enough; else wait."""
@@ -138,7 +138,7 @@ class _Fetch:
         env = self._node.env
         over_ms = env.now_ms() + self._request.max_wait_ms + _CLOCK_MS
         self._timer = env.call_at(over_ms, self._time_over)
-        self._awaited = [w.partition for w in self._wanted if w.partition is not None]
+        self._awaited = [w.partition for w in self._requested if w.partition is not None]
         for partition in self._awaited:
             partition.waiters[self] = None
         self._call.given_up = self._stop_waiting
@@ -178,59 +178,64 @@ class _Fetch:
         """Look for data; True when there is enough, or an error to tell."""
         room = min(self._request.max_bytes, self._node.config.fetch_max_bytes)
         total, failed = 0, False
-        for part in self._wanted:
-            part.span = part.aborted = None
-            part.error = self._fault(part)
+        for requested in self._requested:
+            requested.span = requested.aborted = None
+            requested.error = self._fault(requested)
             if self._rack:
-                part.nearer = self._nearer(part)
-            if part.error or part.nearer != NOBODY:
+                requested.nearer = self._nearer(requested)
+            if requested.error or requested.nearer != NOBODY:
                 failed = True
                 continue
             if room <= 0 and total > 0:  # full: what the others have is looked for when it fits
                 continue
-            span = self._locate(part, max(0, min(part.part.request.partition_max_bytes, room)))
+            span = self._locate(
+                requested, max(0, min(requested.part.request.partition_max_bytes, room))
+            )
             if span is None:
-                failed = failed or part.error != 0
+                failed = failed or requested.error != 0
                 continue
             size = span.end - span.start
             if size > room and total > 0:  # only the first one may exceed what was asked for
                 room = 0
                 continue
-            part.span = span
+            requested.span = span
             total += size
             room -= size
         return failed or total >= self._request.min_bytes
 
-    def _is_hidden(self, part: _Wanted) -> bool:
+    def _is_hidden(self, requested: _Requested) -> bool:
         """Whether the topic may not be read; checked before the client learns whether it exists."""
         hides = self._call.hides
         if hides is None:
             return False
         if not self._fetching.by_id:
-            return hides(part.part.topic)
-        topic = self._node.topics.by_id(part.part.topic_id)
+            return hides(requested.part.topic)
+        topic = self._node.topics.by_id(requested.part.topic_id)
         return topic is not None and hides(topic.name)
 
-    def _fault(self, part: _Wanted) -> int:
-        if self._is_hidden(part):
+    def _fault(self, requested: _Requested) -> int:
+        if self._is_hidden(requested):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        partition = part.partition
+        partition = requested.partition
         topics = self._node.topics
         if partition is None or (
-            part.image is not topics.image and topics.partition(*partition.key) is not partition
+            requested.image is not topics.image
+            and topics.partition(*partition.key) is not partition
         ):
-            lost = self._fetching.by_id and topics.by_id(part.part.topic_id) is None
+            lost = self._fetching.by_id and topics.by_id(requested.part.topic_id) is None
             return ErrorCode.UNKNOWN_TOPIC_ID if lost else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        fault = partition.refusal(self._node.node_id, part.part.request.current_leader_epoch) or 0
+        fault = (
+            partition.refusal(self._node.node_id, requested.part.request.current_leader_epoch) or 0
+        )
         if fault == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._any_replica:
             replicas = self._node.leadership.at(*partition.key).replicas
             return 0 if self._node.node_id in replicas else fault
         return fault
 
-    def _nearer(self, part: _Wanted) -> int:
+    def _nearer(self, requested: _Requested) -> int:
         """The replica in the consumer's rack, when this is the leader and not in that rack."""
-        partition = part.partition
-        if partition is None or part.error or not self._node.leads(partition):
+        partition = requested.partition
+        if partition is None or requested.error or not self._node.leads(partition):
             return NOBODY
         racks, leadership = self._node.config.racks(), self._node.leadership
         near = [
@@ -240,51 +245,60 @@ class _Fetch:
         ]
         return NOBODY if not near or self._node.node_id in near else near[0]
 
-    def _locate(self, part: _Wanted, max_bytes: int) -> Span | None:
-        assert part.partition is not None
+    def _locate(self, requested: _Requested, max_bytes: int) -> Span | None:
+        assert requested.partition is not None
         try:
-            offset = part.part.request.fetch_offset
-            return part.partition.locate(offset, max_bytes, committed=self._committed)
+            offset = requested.part.request.fetch_offset
+            return requested.partition.locate(offset, max_bytes, committed=self._committed)
         except BrokerError as error:
-            part.error = error.code
+            requested.error = error.code
         except (OSError, CorruptRecordError) as error:
-            part.partition.fail_unreadable(error)
-            part.error = ErrorCode.KAFKA_STORAGE_ERROR
+            requested.partition.fail_unreadable(error)
+            requested.error = ErrorCode.KAFKA_STORAGE_ERROR
         return None
 
-    def _is_known(self, part: _Wanted) -> bool:
+    def _is_known(self, requested: _Requested) -> bool:
         """Whether nothing is new since the session's last answers, so that it goes without saying.
 
         With many partitions that is so of most, in every answer.
         """
-        partition = part.partition
-        if part.span is not None or part.error or partition is None or part.nearer != NOBODY:
+        partition = requested.partition
+        if (
+            requested.span is not None
+            or requested.error
+            or partition is None
+            or requested.nearer != NOBODY
+        ):
             return False
         try:
             stable = partition.stable_offset
         except (OSError, CorruptRecordError):
             return False  # `_complete` finds it out again, and says so
-        return part.part.was_told(partition.end_offset, stable, partition.start_offset)
+        return requested.part.was_told(partition.end_offset, stable, partition.start_offset)
 
-    def _complete(self, part: _Wanted, leaders: Leaders) -> PartitionData:
+    def _complete(self, requested: _Requested, leaders: Leaders) -> PartitionData:
         """The answer for one partition, with what READ_COMMITTED has to know beside it."""
-        partition = part.partition
+        partition = requested.partition
         stable = -1
         try:
             if partition is not None:
                 stable = partition.stable_offset
-                part.place = self._place(part.span)
-                if self._committed and part.span is not None:
-                    offset = part.part.request.fetch_offset
-                    part.aborted = partition.aborted(part.span, offset)
+                requested.place = self._place(requested.span)
+                if self._committed and requested.span is not None:
+                    offset = requested.part.request.fetch_offset
+                    requested.aborted = partition.aborted(requested.span, offset)
         except (OSError, CorruptRecordError) as error:
             assert partition is not None
             partition.fail_unreadable(error)
-            part.error, part.span, part.place = ErrorCode.KAFKA_STORAGE_ERROR, None, None
-        data = self._data(part, stable)
-        if part.place is not None:
-            data.unknown_tags = [(local_files.TAG, part.place.encode())]
-        if partition is not None and part.error in HINTED and self._hints:
+            requested.error, requested.span, requested.place = (
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                None,
+                None,
+            )
+        data = self._data(requested, stable)
+        if requested.place is not None:
+            data.unknown_tags = [(local_files.TAG, requested.place.encode())]
+        if partition is not None and requested.error in HINTED and self._hints:
             leader, epoch = leaders.of(partition)
             data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         return data
@@ -306,10 +320,10 @@ class _Fetch:
             self._call.answer(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
             return
         leaders = Leaders(self._node)
-        parts = self._wanted
+        requested = self._requested
         if fetching.session is not None:
-            parts = [each for each in parts if not self._is_known(each)]
-        answers = ((each.part, self._complete(each, leaders)) for each in parts)
+            requested = [each for each in requested if not self._is_known(each)]
+        answers = ((each.part, self._complete(each, leaders)) for each in requested)
         responses: list[FetchableTopicResponse] = []
         latest: FetchableTopicResponse | None = None
         for part, data in fetching.select(answers):
@@ -330,26 +344,28 @@ class _Fetch:
             )
         )
 
-    def _data(self, part: _Wanted, stable: int) -> PartitionData:
-        partition = part.partition
-        refused = part.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if partition is None or (part.error and part.error != ErrorCode.OFFSET_OUT_OF_RANGE):
+    def _data(self, requested: _Requested, stable: int) -> PartitionData:
+        partition = requested.partition
+        refused = requested.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if partition is None or (
+            requested.error and requested.error != ErrorCode.OFFSET_OUT_OF_RANGE
+        ):
             return PartitionData(
-                partition_index=part.part.request.partition,
-                error_code=part.error,
+                partition_index=requested.part.request.partition,
+                error_code=requested.error,
                 high_watermark=-1,
                 aborted_transactions=[] if partition is None or refused else None,
                 records=b"",
             )
         return PartitionData(
-            partition_index=part.part.request.partition,
-            error_code=part.error,
+            partition_index=requested.part.request.partition,
+            error_code=requested.error,
             high_watermark=partition.end_offset,
             last_stable_offset=stable,
             log_start_offset=partition.start_offset,
-            preferred_read_replica=part.nearer,
-            aborted_transactions=_listed(part.aborted) if self._committed else None,
-            records=b"" if part.span is None or part.place else part.span.views(),
+            preferred_read_replica=requested.nearer,
+            aborted_transactions=_listed(requested.aborted) if self._committed else None,
+            records=b"" if requested.span is None or requested.place else requested.span.views(),
         )
 
 
