@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kohort.errors import ConfigError
+
 _SECRET = (
     "password",
     "secret",
@@ -32,6 +34,21 @@ def plain(key: str) -> str:
 def merged(mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a mapping and of keywords under their Python names; keywords win."""
     return {plain(key): value for key, value in (mapping or {}).items()} | dict(keywords)
+
+
+def check_keywords(
+    owner: str, keywords: Iterable[str], settings: Iterable[str], own: Iterable[str]
+) -> None:
+    """Refuse a keyword that is neither an argument of `owner` nor a client's setting.
+
+    Raises ConfigError, which names the nearest known one.
+    """
+    known = {*settings, *own}
+    for key in keywords:
+        if key not in known:
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ConfigError(f"{owner} has no argument or client setting {key!r}{hint}")
 
 
 def is_secret(name: str) -> bool:

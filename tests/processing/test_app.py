@@ -342,6 +342,8 @@ def test_refusals(cluster, topic, app) -> None:
         app(client={"group.id": "other"})
     with pytest.raises(ConfigError, match="decided by the app"):
         app(enable_auto_commit=True)
+    with pytest.raises(ConfigError, match="'retires'; did you mean 'retries'"):
+        app(retires="5m")
     wrong = App("g", bootstrap_servers=cluster.bootstrap, topic_wait=0)
     wrong.handler("no-such-topic")(lambda record: None)
     with pytest.raises(BrokerError, match="does not exist; nothing was started"):

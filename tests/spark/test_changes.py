@@ -103,6 +103,8 @@ def test_client_settings_are_keywords_or_a_mapping(tmp_path: Path) -> None:
     mapping = {"request.timeout.ms": "30s", "check.crcs": True}
     pipeline = Pipeline("p", store=store, client=mapping, request_timeout_ms=9_000)
     assert pipeline.client == {"request.timeout.ms": "9000", "check.crcs": "True"}
+    with pytest.raises(ConfigError, match="'retires'; did you mean 'retries'"):
+        Pipeline("p", store=store, retires="5m")
     with pytest.raises(ConfigError, match=r"token\.provider: executors take text"):
         Pipeline("p", store=store, sasl_oauthbearer_token_provider=lambda: "t")
 

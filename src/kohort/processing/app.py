@@ -42,6 +42,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from kohort.client.common import completion
+from kohort.client.common.config import ConsumerConfig
 from kohort.client.consumer.arrow import require_pyarrow
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, KohortError, UsageError
@@ -84,7 +85,7 @@ from kohort.retry.registering import (
 )
 from kohort.retry.stores import open_store
 from kohort.retry.topics import TopicState
-from kohort.setting_keys import merged
+from kohort.setting_keys import check_keywords, merged
 from kohort.signals import handled
 
 if TYPE_CHECKING:
@@ -200,6 +201,8 @@ class App:
         client: Mapping[str, Any] | None = None,
         **settings: Unpack[AppClientSettings],
     ) -> None:
+        own = App.__init__.__kwdefaults__ or {}
+        check_keywords("App", settings, ConsumerConfig.field_names(), own)
         self.group = group
         self.policy = policy_of(retries)
         workers = {

@@ -132,10 +132,10 @@ class ClusterPort:
         """The offset after the last record; `timeout_s` defaults to the client's."""
         return _plain(self.asking.end_offsets(_named(partitions), timeout_s))
 
-    def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
+    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
         """The first record at or after a time, (-1, -1) when there is none."""
-        times = {Partition(*at): ms for at, ms in wanted.items()}
-        return _stamped(self.asking.offsets_for_times(times))
+        targets = {Partition(*at): ms for at, ms in times.items()}
+        return _stamped(self.asking.offsets_for_times(targets))
 
     def max_timestamp(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
         """The record with the largest timestamp (KIP-734), (-1, -1) in an empty partition."""

@@ -35,6 +35,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 
+from kohort.client.common.config import ConsumerConfig
 from kohort.config import parse_duration_ms, parse_size_bytes
 from kohort.errors import ConfigError
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
@@ -48,7 +49,7 @@ from kohort.retry.registering import (
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.serdes.basic import Serde
-from kohort.setting_keys import merged
+from kohort.setting_keys import check_keywords, merged
 from kohort.spark.checkpoint_files import is_url
 from kohort.spark.dataframes.graph import (
     Graph,
@@ -124,6 +125,8 @@ class Pipeline:
         client: Mapping[str, Any] | None = None,
         **settings: Unpack[AppClientSettings],
     ) -> None:
+        own = Pipeline.__init__.__kwdefaults__ or {}
+        check_keywords("Pipeline", settings, ConsumerConfig.field_names(), own)
         if not name or "/" in name:
             raise ConfigError(f"pipeline name {name!r}: it must not be empty and not contain '/'")
         if max_offsets_per_trigger < 1 or chunk_rows < 1:

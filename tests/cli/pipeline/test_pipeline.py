@@ -46,7 +46,11 @@ def progress(done: int) -> Progress:
     [
         ("def (", 1, "SyntaxError"),
         ("import nosuchmodule", 1, "No module named 'nosuchmodule'"),
-        ("from kohort.spark import Pipeline\nPipeline('a', stroe='x')", 1, "'stroe'"),
+        (
+            "from kohort.spark import Pipeline\nPipeline('a', store='sqlite:///x', retires='1s')",
+            2,
+            "no argument or client setting 'retires'; did you mean 'retries'?",
+        ),
         ("from kohort.spark import Pipeline\np = Pipeline('a', store='x')", 2, "sqlite:///FILE"),
         ("x = 1", 2, "defines 0 pipelines; one is needed"),
     ],
@@ -107,7 +111,7 @@ def test_settings_reach_the_pipeline(
     assert (ran.code, ran.out) == (0, line_of(progress(1_000)) + "\n")
     ((found, mode, master),) = seen
     assert (mode, master) == ("available_now", "local[3]")
-    assert found.client == {"fetch_max_bytes": "1000"}
+    assert found.client == {"fetch.max.bytes": "1000"}
     assert found.client_config["bootstrap.servers"].startswith("127.0.0.1:")
     ran = kohort("pipeline", "run", str(loader(tmp_path)), "-X", "fetch.mx.bytes=1")
     assert ran.code == 2

@@ -391,7 +391,7 @@ def load(file: Path, client: Client) -> Pipeline:
     servers = settings.pop("bootstrap_servers", None)
     if servers:
         loaded.bootstrap_servers = str(servers)
-    loaded.client.update({key: str(value) for key, value in settings.items()})
+    loaded.client.update({key.replace("_", "."): str(value) for key, value in settings.items()})
     return loaded
 
 
