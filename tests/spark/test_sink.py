@@ -142,6 +142,10 @@ _reads("endingTimestamp", lambda t: {"subscribe": t, "endingTimestamp": "1"}, []
 _reads("group.id", lambda t: {"subscribe": t, "group.id": f"g-{t}"})
 _reads("minPartitions", lambda t: {"subscribe": t, "minPartitions": "8"})
 _reads("maxRecordsPerPartition", lambda t: {"subscribe": t, "maxRecordsPerPartition": "1"})
+_reads(
+    "minRecordsPerPartition",
+    lambda t: {"subscribe": t, "minPartitions": "8", "minRecordsPerPartition": "4"},
+)
 _reads("columns", lambda t: {"subscribe": t, "columns": "partition,offset"})
 _reads("includeHeaders", lambda t: {"subscribe": t, "includeHeaders": "true"})
 _reads("failOnDataLoss", lambda t: {"subscribe": t, "failOnDataLoss": "false"})

@@ -75,6 +75,7 @@ KNOWN: Final = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    "minRecordsPerPartition",
     "kafkaConsumer.pollTimeoutMs",
     "group.id",
     "columns",
@@ -157,6 +158,7 @@ class SourceOptions:
     include_headers: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    min_records_per_partition: int | None = None
     group: str | None = None
     columns: tuple[str, ...] | None = None
     batch_rows: int = DEFAULT_BATCH_ROWS
@@ -173,8 +175,9 @@ class SourceOptions:
 
     @property
     def least_records_a_task(self) -> int:
-        """Fewer are read by one task, unless the number of tasks was asked for."""
-        return 1 if self.min_partitions else SMALL_TASK
+        """Fewer are read by one task; by default 1 where the number of tasks is set."""
+        default = 1 if self.min_partitions else SMALL_TASK
+        return self.min_records_per_partition or default
 
     @property
     def shown_columns(self) -> tuple[str, ...]:
@@ -245,6 +248,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         include_headers=_bool(found, "includeHeaders", False),
         min_partitions=_int(found, "minPartitions", 1),
         max_records_per_partition=_int(found, "maxRecordsPerPartition", 1),
+        min_records_per_partition=_int(found, "minRecordsPerPartition", 1),
         group=group,
         columns=_columns(found.get("columns"), COLUMNS + formats.columns),
         batch_rows=_int(found, "batchRows", 1) or DEFAULT_BATCH_ROWS,

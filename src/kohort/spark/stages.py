@@ -31,6 +31,7 @@ from kohort.spark.dataframes.graph import Graph, Stage, intermediate_topic, mode
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
 from kohort.spark.formats.rows import SourceRows, to_option
 from kohort.spark.offsets import Position, TopicPartition
+from kohort.spark.options import SMALL_TASK
 from kohort.spark.outputs.late import late_rows
 from kohort.spark.outputs.protocol import Step
 
@@ -184,7 +185,12 @@ class PipelineStages:
     def _read(
         self, topics: list[str], delays: Mapping[str, int], more: Mapping[str, str] = NO_OPTIONS
     ) -> DataFrame:
-        options = {**self.options(topics, delays), "includeHeaders": "true", **more}
+        options = {
+            **self.options(topics, delays),
+            "includeHeaders": "true",
+            "minRecordsPerPartition": str(SMALL_TASK),
+            **more,
+        }
         return self.spark.readStream.format("kohort").options(**options).load()
 
     def _setting(self, checkpoint: str, port: ClusterPort) -> StageSetting:

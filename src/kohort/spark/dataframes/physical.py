@@ -21,13 +21,16 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import analyzed, as_rdd
+from kohort.spark.dataframes.plans import analyzed, as_rdd, java_class
 
 _CONSTANTS: Final = frozenset({"LocalTableScan"})
 _SHARED: Final = ("ReusedExchange", "ReusedSubquery", "InMemoryTableScan", "AdaptiveSparkPlan")
+_KNOWN: Final[WeakKeyDictionary[DataFrame, _Leaf]] = WeakKeyDictionary()
+"""Several plans of a batch read the same frames, and asking the JVM takes time."""
 _EXPRESSION_ID: Final = re.compile(r"#\d+L?")
 
 
@@ -86,6 +89,16 @@ def _leaves(frames: Mapping[str, DataFrame]) -> dict[str, _Leaf] | None:
     """The RDDs of frames; None when one of them is not an RDD."""
     leaves: dict[str, _Leaf] = {}
     for name, frame in frames.items():
+        leaf = _leaf_of(frame)
+        if leaf is None:
+            return None
+        leaves[name] = leaf
+    return leaves
+
+
+def _leaf_of(frame: DataFrame) -> _Leaf | None:
+    leaf = _KNOWN.get(frame)
+    if leaf is None:
         plan = analyzed(frame)
         kind = plan.nodeName()
         while kind == "ResolvedHint":
@@ -97,8 +110,8 @@ def _leaves(frames: Mapping[str, DataFrame]) -> dict[str, _Leaf] | None:
         partitioning = _EXPRESSION_ID.sub("", plan.outputPartitioning().toString())
         if partitioning.startswith("UnknownPartitioning"):
             partitioning = ""
-        leaves[name] = _Leaf(rdd, rdd.id(), partitioning)
-    return leaves
+        leaf = _KNOWN[frame] = _Leaf(rdd, rdd.id(), partitioning)
+    return leaf
 
 
 @dataclass
@@ -107,18 +120,18 @@ class _Scan:
 
     frame: str
     plan: Any
+    rest: tuple[Any, ...]
+    """The arguments of its constructor behind the RDD."""
+
+    @classmethod
+    def of(cls, frame: str, plan: Any) -> _Scan:
+        """The scan that a plan has."""
+        rest = (plan.name(), plan.outputPartitioning(), plan.outputOrdering(), plan.stream())
+        return cls(frame, plan, rest)
 
     def bound(self, leaves: Mapping[str, _Leaf]) -> Any:
-        scan = self.plan
-        self.plan = scan.copy(
-            scan.output(),
-            leaves[self.frame].rdd,
-            scan.name(),
-            scan.outputPartitioning(),
-            scan.outputOrdering(),
-            scan.stream(),
-        )
-        return self.plan
+        """The scan of another RDD."""
+        return self.plan.copy(self.plan.output(), leaves[self.frame].rdd, *self.rest)
 
 
 @dataclass
@@ -126,6 +139,7 @@ class _Node:
     """A node of a physical plan above frames."""
 
     plan: Any
+    children: Any
     parts: list[tuple[int, _Node | _Scan]]
     frames: frozenset[str]
 
@@ -133,7 +147,6 @@ class _Node:
         """The node over the frames that changed; itself where none did."""
         if not self.frames & changed:
             return self.plan
-        children = self.plan.children()
         for index, part in self.parts:
             if isinstance(part, _Node):
                 made = part.bound(leaves, changed)
@@ -141,8 +154,8 @@ class _Node:
                 made = part.bound(leaves)
             else:
                 continue
-            children = children.updated(index, made)
-        self.plan = self.plan.withNewChildren(children)
+            self.children = self.children.updated(index, made)
+        self.plan = self.plan.withNewChildren(self.children)
         return self.plan
 
 
@@ -170,8 +183,7 @@ class _Prepared:
         """The frame's plan; None when each batch needs a plan of its own."""
         inner: Any = frame._jdf
         execution = inner.queryExecution()
-        jvm: Any = frame.sparkSession._jvm
-        patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        patterns = java_class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
         logical = execution.analyzed()
         for pattern in (patterns.CURRENT_LIKE(), patterns.PLAN_EXPRESSION()):
             if logical.containsPattern(pattern):
@@ -216,12 +228,12 @@ def _traced(plan: Any, names: Mapping[int, str]) -> _Node | _Scan | None:
         if part is not None:
             parts.append((index, part))
     frames = [p.frames if isinstance(p, _Node) else {p.frame} for _, p in parts]
-    return _Node(plan, parts, frozenset().union(*frames)) if parts else None
+    return _Node(plan, children, parts, frozenset().union(*frames)) if parts else None
 
 
 def _leaf(plan: Any, kind: str, names: Mapping[int, str]) -> _Scan | None:
     if kind in _CONSTANTS:
         return None
     if kind.startswith("Scan ExistingRDD") and (name := names.get(plan.rdd().id())) is not None:
-        return _Scan(name, plan)
+        return _Scan.of(name, plan)
     raise _UnfitError

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kohort.errors import UsageError
 
+PROJECT: Final = "org.apache.spark.sql.catalyst.plans.logical.Project"
 NARROW: Final = frozenset(
     {
         "Project",
@@ -102,6 +104,25 @@ def as_rdd(frame: DataFrame) -> DataFrame:
     )
 
 
+def java_class(frame: DataFrame, name: str) -> Any:
+    """A class of the JVM by its whole name.
+
+    Attribute access (`jvm.org.apache`) asks the JVM for a class of each part's name, which looks
+    through every jar: some milliseconds each time.
+    """
+    context: Any = frame.sparkSession.sparkContext
+    return JavaClass(name, context._gateway._gateway_client)
+
+
+def dataset(frame: DataFrame, plan: Any) -> DataFrame:
+    """A frame of a logical plan, in the session of another frame."""
+    session: Any = frame.sparkSession
+    made = java_class(frame, "org.apache.spark.sql.classic.Dataset").ofRows(
+        session._jsparkSession, plan
+    )
+    return DataFrame(made, session)
+
+
 class LostOriginError(UsageError):
     """A row cannot be followed from its source through an operator."""
 
@@ -134,13 +155,11 @@ def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> Dat
     missing = [name for name in names if name not in frame.columns]
     if not missing:
         return frame
-    spark = frame.sparkSession
-    jvm: Any = spark._jvm
-    plan = _with(analyzed(frame), missing[0], jvm, step)
-    for name in missing[1:]:
-        plan = _with(plan, name, jvm, step)
-    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return DataFrame(made, spark)
+    project = java_class(frame, PROJECT)
+    plan = analyzed(frame)
+    for name in missing:
+        plan = _with(plan, name, project, step)
+    return dataset(frame, plan)
 
 
 def is_projection(frame: DataFrame, inner: DataFrame, kept: str) -> bool:
@@ -191,7 +210,7 @@ def _names(plan: Any) -> list[str]:
     return [output.apply(i).name() for i in range(output.size())]
 
 
-def _with(plan: Any, name: str, jvm: Any, step: str) -> Any:
+def _with(plan: Any, name: str, project: Any, step: str) -> Any:
     """The plan with the column among its output."""
     if name in _names(plan):
         return plan
@@ -202,7 +221,7 @@ def _with(plan: Any, name: str, jvm: Any, step: str) -> Any:
     found = False
     for i, child in enumerate(_children(plan)):
         if any(name in _names(node) for node in _nodes(child)):
-            children = children.updated(i, _with(child, name, jvm, step))
+            children = children.updated(i, _with(child, name, project, step))
             found = True
     if not found:
         raise LostOriginError(
@@ -214,7 +233,7 @@ def _with(plan: Any, name: str, jvm: Any, step: str) -> Any:
         output = child.output()
         at = _names(child).index(name)
         items = plan.projectList().appended(output.apply(at))
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(items, child)
+        return project(items, child)
     made = plan.withNewChildren(children)
     if name not in _names(made):
         raise LostOriginError(_lost(step, kind))

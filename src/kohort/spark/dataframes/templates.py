@@ -19,9 +19,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import analyzed, local_frame
+from kohort.spark.dataframes.plans import PROJECT, analyzed, dataset, java_class, local_frame
 
 Function = Callable[[Mapping[str, DataFrame]], DataFrame]
 
@@ -61,30 +61,24 @@ class _Leaf:
     output: list[Any]
     _known: tuple[str, Any] = ("", None)
 
-    def bound(self, plans: Mapping[str, Any], jvm: Any) -> Any:
+    def bound(self, frames: Mapping[str, DataFrame]) -> Any:
         """The frame's plan, with the columns renamed to those of the template."""
-        plan = plans[self.frame]
+        frame = frames[self.frame]
+        plan = analyzed(frame)
         output = plan.output()
         text = output.toString()
         if text != self._known[0]:
-            self._known = (text, self._renamed(output, jvm))
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._known[1], plan)
+            self._known = (text, self._renamed(output, frame))
+        return java_class(frame, PROJECT)(self._known[1], plan)
 
-    def _renamed(self, output: Any, jvm: Any) -> Any:
+    def _renamed(self, output: Any, frame: DataFrame) -> Any:
         """By position: two columns of a frame may have one name."""
         columns = [output.apply(i) for i in range(output.size())]
-        to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        nothing = to_seq([])
-        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        to_seq = java_class(frame, "org.apache.spark.api.python.PythonUtils").toSeq
+        alias = java_class(frame, "org.apache.spark.sql.catalyst.expressions.Alias")
+        nothing, none = to_seq([]), java_class(frame, "scala.Option").empty()
         aliases = [
-            expressions.Alias(
-                now,
-                column.name(),
-                column.exprId(),
-                nothing,
-                jvm.scala.Option.empty(),
-                nothing,
-            )
+            alias(now, column.name(), column.exprId(), nothing, none, nothing)
             for now, column in zip(columns, self.output, strict=True)
         ]
         return to_seq(aliases)
@@ -98,10 +92,11 @@ class _Branch:
     children: Any
     parts: list[tuple[int, _Branch | _Leaf]]
 
-    def bound(self, plans: Mapping[str, Any], jvm: Any) -> Any:
+    def bound(self, frames: Mapping[str, DataFrame]) -> Any:
+        """The node over the plans of the frames."""
         children = self.children
         for index, part in self.parts:
-            children = children.updated(index, part.bound(plans, jvm))
+            children = children.updated(index, part.bound(frames))
         return self.plan.withNewChildren(children)
 
 
@@ -127,13 +122,8 @@ class _Template:
 
     def bound(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """The plan over frames of a batch."""
-        spark: SparkSession = next(iter(frames.values())).sparkSession
-        jvm: Any = spark._jvm
-        plan = self.plan
-        if self.root is not None:
-            plan = self.root.bound({name: analyzed(f) for name, f in frames.items()}, jvm)
-        made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-        return DataFrame(made, spark)
+        plan = self.plan if self.root is None else self.root.bound(frames)
+        return dataset(next(iter(frames.values())), plan)
 
 
 def _traced(plan: Any, leaves: Mapping[int, str]) -> _Branch | _Leaf | None:
