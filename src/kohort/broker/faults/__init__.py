@@ -1,1 +1,1 @@
-"""Fault injection: rules, the gate that applies them, the control port, the request log."""
+"""Fault injection: rules, the gate that applies them, and the request log."""
