@@ -152,7 +152,7 @@ def consumer_group() -> str:
             *legend("event", consumer_states.ConsumerEvent),
             "## What each request is answered",
             "",
-            "By what the group id stands for. In italics: what is done.",
+            "By what the group id refers to. In italics: the action.",
             "",
             *table("request", [h.value for h in consumer_states.Holder], answers),
             *table("step", ["what it means"], steps),

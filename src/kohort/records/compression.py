@@ -374,7 +374,7 @@ def _decompress_lz4(data: memoryview, limit: int, allocate: Allocate) -> bytearr
         room = min(frame.block_max, frame.bound - written)
         if stored:
             if size > room:
-                raise _damaged("lz4", f"a block of {size} bytes where {room} may stand")
+                raise _damaged("lz4", f"a block of {size} bytes where {room} fit")
             view[written : written + size] = data[start : start + size]
             written += size
             continue
