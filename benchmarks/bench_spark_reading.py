@@ -327,6 +327,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 def main() -> None:
     """Measure the parts that are named."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles what it imports
     java = tool("java_tools")
     what = "Spark's own Kafka connector"
     peer = java.fetch(java.POMS / "spark" / "pom.xml", java.CONNECTOR, what, "10 MB")
