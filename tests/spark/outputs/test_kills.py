@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count()
 ROWS, PARTITIONS, BATCH_ROWS = 120, 3, 40
+MOST_ROWS = BATCH_ROWS + PARTITIONS - 1
+"""Of a batch: its limit is rounded up in each partition."""
 DRIVER_TIMEOUT_S = 240
 RANDOM_KILLS = 100
 DATABASE_STEPS = [
@@ -328,8 +330,7 @@ def check_table(url: str, stateful: bool, rows: int) -> None:
         "ORDER BY 1",
     )
     assert [batch_id for batch_id, _, _ in books] == list(range(len(books)))
-    most = BATCH_ROWS + PARTITIONS - 1  # the limit is rounded up in each partition
-    assert len(books) * most >= rows
+    assert len(books) * MOST_ROWS >= rows
     assert all(read == loaded for _, read, loaded in books)
     assert query(url, "SELECT ended FROM kohort_batch_fence") == [(1,)]
     assert query(url, "SELECT count(*) FROM kohort_outbox") == [(0,)]
@@ -342,4 +343,4 @@ def check_topic(records: list[tuple[int, int]], stateful: bool, rows: int) -> No
     last = dict(records)  # a key's records are in one partition, in the order of the batches
     assert last == totals_of(rows)
     assert len(set(records)) == len(records), "a batch was written twice"
-    assert len(records) >= 7 * (rows // BATCH_ROWS)
+    assert len(records) * MOST_ROWS >= 7 * rows
