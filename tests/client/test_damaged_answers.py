@@ -194,9 +194,13 @@ def transact(scene: Scene) -> list[str]:
     def producer() -> Producer:
         if not producers:
             one = Producer(
-                bootstrap_servers=scene.cluster.bootstrap, transactional_id="x", max_block_ms=4_000,
-                delivery_timeout_ms=6_000, linger_ms=0, **FAST,
-            )  # fmt: skip
+                bootstrap_servers=scene.cluster.bootstrap,
+                transactional_id="x",
+                max_block_ms=4_000,
+                delivery_timeout_ms=6_000,
+                linger_ms=0,
+                **FAST,
+            )
             producers.append(one)
             one.init_transactions(8)
         return producers[0]
