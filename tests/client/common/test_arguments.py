@@ -233,8 +233,8 @@ OTHERWISE = {
     ("Producer", "produce_arrow", "partition"): "whole",
     ("Admin", "create_topics", "topics"): "new topics",
     ("Admin", "alter_quotas", "changes"): "numbers",
-    ("Admin", "delete_acls", "wanted"): "filter",
-    ("Admin", "describe_acls", "wanted"): "filter",
+    ("Admin", "delete_acls", "filter_"): "filter",
+    ("Admin", "describe_acls", "filter_"): "filter",
 }
 RIGHT: dict[str, Any] = {
     "seconds": 0.2,

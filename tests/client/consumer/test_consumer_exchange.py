@@ -40,7 +40,8 @@ class Cluster:
 def test_a_fetch_says_where_its_reader_is(rack: str) -> None:
     """KIP-392: without its rack in it, the leader cannot name the closest replica."""
     cluster = Cluster()
-    exchange = Exchange(ConsumerConfig(client_rack=rack, local_reads=False), cluster, Answers())
+    exchange = Exchange(ConsumerConfig(client_rack=rack, local_reads=False), cluster)
+    exchange.answers = Answers()
     part = FetchPart(TopicPartition("orders", 0), Stamp(1, 1), 7, 3, 100)
     exchange.fetch(FetchOrder(1, 1, 0, (part,), 1_000, 500))
     [(versioned, _)] = cluster.asked
@@ -65,7 +66,8 @@ def test_a_commit_outlives_its_topic_in_metadata() -> None:
     any more: it still names the topic's id, and its answer is understood (O7).
     """
     cluster, answers = Cluster(), Answers()
-    exchange = Exchange(ConsumerConfig(group_id="g"), cluster, answers)
+    exchange = Exchange(ConsumerConfig(group_id="g"), cluster)
+    exchange.answers = answers
     tp = TopicPartition("orders", 0)
     exchange.commit(CommitSend(1, {tp: OffsetAndMetadata(7)}, Identity(1, "m")), coordinator=1)
     cluster.metadata = ClusterMetadata()

@@ -25,7 +25,6 @@ from kohort.client.consumer.plan.subscription import (
     by_partitions,
     by_topics,
 )
-from kohort.client.consumer.setup import warn
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
 from kohort.records import COLUMN_NAMES, Record
 
@@ -356,6 +355,8 @@ class ConsumerBase(Observed):
             if callback is not None:
                 core.inbox.call_back(callback, chosen, error)
             elif error is not None:
+                from kohort.client.consumer.setup import warn  # loads the planner
+
                 warn(f"asynchronous commit failed: {error}")
 
         core.post(core.commit, job, on_committed)
