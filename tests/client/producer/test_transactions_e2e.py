@@ -37,6 +37,8 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         if APACHE:
             pytest.skip("Apache Kafka's features are not to be taken from it")
         monkeypatch.setattr(api_versions, "FEATURES", ())
+        usual = api_versions._usual.__wrapped__  # keeps no answer for other tests
+        monkeypatch.setattr(api_versions, "_usual", usual)
     with Cluster() as made:
         for name, partitions in PARTITIONS.items():
             made.create_topic(name, partitions)
