@@ -60,6 +60,7 @@ def test_without_java_there_are_no_options(java: str | None) -> None:
 
 @pytest.mark.spark
 @pytest.mark.extended
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_command_makes_an_archive_that_sessions_map(tmp_path: Path) -> None:
     """An archive that does not fit is no error either: the JVM does without."""
