@@ -23,7 +23,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -172,23 +171,20 @@ class FlightsRun:
         `on_progress(progress, expected)` is called about twice a second; `expected` is the number
         of inputs when all have been produced.
         """
+        self.say("reading the year of flights")
+        year = load_year(for_key, limit=self.settings.limit)
+        weather = len(year.weather) + len(year.late)
+        self.say(f"{len(year.flights):,} flights and {weather:,} hours of weather")
+        latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
+        feed = Feed(year, self._produced(), latest_ms)
+        self.broker.watch(self._broker_gone)
+        threading.Thread(
+            target=self._feed, args=(feed,), name="kohort-demo-feed", daemon=True
+        ).start()
         spark_log = self.directory / "spark.log"
         self.say(f"starting Spark; its output is in {spark_log}")
-        with _standard_error_to(spark_log), ThreadPoolExecutor(1, "kohort-demo-spark") as starting:
-            started = starting.submit(
-                session, "kohort demo flights", master=self.settings.master, config=_SPARK
-            )
-            self.say("reading the year of flights")
-            year = load_year(for_key, limit=self.settings.limit)
-            weather = len(year.weather) + len(year.late)
-            self.say(f"{len(year.flights):,} flights and {weather:,} hours of weather")
-            latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
-            feed = Feed(year, self._produced(), latest_ms)
-            self.broker.watch(self._broker_gone)
-            threading.Thread(
-                target=self._feed, args=(feed,), name="kohort-demo-feed", daemon=True
-            ).start()
-            spark = started.result()
+        with _standard_error_to(spark_log):
+            spark = session("kohort demo flights", master=self.settings.master, config=_SPARK)
         expected = len(year.flights) + (weather if self.settings.handlers else 0)
         self.pipeline.run(
             "until_idle",
