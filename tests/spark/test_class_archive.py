@@ -36,7 +36,7 @@ def test_a_jvm_maps_the_archive_of_its_java(java: str, monkeypatch: pytest.Monke
     archive = path(java)
     archive.parent.mkdir(parents=True)
     archive.touch()
-    assert f"-XX:SharedArchiveFile={archive} " in java_options(java)
+    assert f'"-XX:SharedArchiveFile={archive}" ' in java_options(java)
     other = Path(java).with_name("other")
     other.touch()
     assert java_options(str(other)) == ""
@@ -50,7 +50,7 @@ def test_a_jvm_writes_an_archive_where_it_is_asked_to(
     java: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WRITE, "/somewhere/new.jsa")
-    assert "-XX:ArchiveClassesAtExit=/somewhere/new.jsa " in java_options(java)
+    assert '"-XX:ArchiveClassesAtExit=/somewhere/new.jsa" ' in java_options(java)
 
 
 @pytest.mark.parametrize("java", [None, "/nowhere/java"])
@@ -64,8 +64,9 @@ def test_without_java_there_are_no_options(java: str | None) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_command_makes_an_archive_that_sessions_map(tmp_path: Path) -> None:
     """An archive that does not fit is no error either: the JVM does without."""
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    environment.pop(USE, None)
+    home = tmp_path / "a home"  # options are split at spaces
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home), USE: "off"}
 
     def run(*words: str) -> str:
         done = subprocess.run(
@@ -76,7 +77,9 @@ def test_the_command_makes_an_archive_that_sessions_map(tmp_path: Path) -> None:
 
     made = run("-m", "kohort", "pipeline", "archive-classes")
     assert ".jsa (" in made
+    assert "maps: False" in run("-c", SESSION)
+    del environment[USE]
     assert "maps: True" in run("-c", SESSION)
-    (archive,) = (tmp_path / ".cache" / "kohort").glob("spark-*.jsa")
+    (archive,) = (home / ".cache" / "kohort").glob("spark-*.jsa")
     archive.write_bytes(b"no archive")
     assert "maps: False" in run("-c", SESSION)

@@ -165,6 +165,8 @@ def test_every_option_of_a_batch_read_works_through_spark(
     assert sorted((r.partition, r.offset) for r in frame.collect()) == expected
     if option in ("minPartitions", "maxRecordsPerPartition"):
         assert frame.rdd.getNumPartitions() == 8
+    if option == "minRecordsPerPartition":
+        assert frame.rdd.getNumPartitions() == 2
     if option == "columns":
         assert frame.columns == ["partition", "offset"]
     if option == "includeHeaders":

@@ -393,19 +393,19 @@ def _run_by_key(
         return []
     if note is not None:
         note(0, len(records) - 1)
-    lanes: dict[int, list[int]] = {}
+    by_thread: dict[int, list[int]] = {}
     for index, record in enumerate(records):
-        lane = index if record.key is None else hash(record.key)
-        lanes.setdefault(lane % spec.threads, []).append(index)
+        thread = index if record.key is None else hash(record.key)
+        by_thread.setdefault(thread % spec.threads, []).append(index)
     outcomes: list[Outcome] = [()] * len(records)
 
-    def run(lane: list[int]) -> None:
-        handled = _run_each(spec, [records[index] for index in lane], lookup, None)
-        for index, outcome in zip(lane, handled, strict=True):
+    def run(indices: list[int]) -> None:
+        handled = _run_each(spec, [records[index] for index in indices], lookup, None)
+        for index, outcome in zip(indices, handled, strict=True):
             outcomes[index] = outcome
 
-    with ThreadPoolExecutor(len(lanes), "kohort-handler") as pool:
-        for running in [pool.submit(run, lane) for lane in lanes.values()]:
+    with ThreadPoolExecutor(len(by_thread), "kohort-handler") as pool:
+        for running in [pool.submit(run, indices) for indices in by_thread.values()]:
             running.result()
     return outcomes
 

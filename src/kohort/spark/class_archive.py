@@ -44,10 +44,10 @@ def java_options(java: str | None) -> str:
     if os.environ.get(USE, "").lower() == "off" or java is None:
         return ""
     if target := os.environ.get(WRITE):
-        return f"-XX:ArchiveClassesAtExit={target} {_QUIET}"
+        return f'"-XX:ArchiveClassesAtExit={target}" {_QUIET}'
     try:
         archive = path(java)
         there = archive.is_file()
     except (OSError, RuntimeError):  # no home, or one that cannot be read
         return ""
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if there else ""
+    return f'"-XX:SharedArchiveFile={archive}" {_QUIET}' if there else ""

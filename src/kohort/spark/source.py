@@ -260,11 +260,11 @@ class BatchReader(DataSourceReader):
             if end > start.next[t, p]
         ]
 
-    def _within(self, at: TopicPartition, wanted: int, end: int) -> int:
+    def _within(self, at: TopicPartition, offset: int, end: int) -> int:
         """Where a partition's range ends: at most at the end of its log."""
-        if wanted == LATEST or wanted <= end:
-            return end if wanted == LATEST else wanted
-        text = f"endingOffsets: {at[0]}/{at[1]}: {wanted} is past the log's end at {end}"
+        if offset == LATEST or offset <= end:
+            return end if offset == LATEST else offset
+        text = f"endingOffsets: {at[0]}/{at[1]}: {offset} is past the log's end at {end}"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}. Say -1 for its end, or failOnDataLoss=false to end there")
         log.warning("%s; the range ends there", text)

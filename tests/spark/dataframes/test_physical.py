@@ -99,9 +99,10 @@ def test_a_plan_with_a_shuffle(spark: SparkSession) -> None:
     [
         lambda rows: rows.select(F.current_timestamp().isNotNull(), "n"),
         lambda rows: rows.where("n > (SELECT 0)"),
+        lambda rows: rows.select(F.expr("uuid()").isNotNull(), "n"),
         lambda rows: rows.select(F.current_date() > F.lit("2001-01-01"), "n"),
     ],
-    ids=["time", "subquery", "date"],
+    ids=["time", "subquery", "chance", "date"],
 )
 def test_what_changes_by_itself_is_planned_each_time(
     spark: SparkSession, step: Callable[[DataFrame], DataFrame]
@@ -149,3 +150,11 @@ def test_a_frame_that_is_no_rdd_is_planned_each_time(spark: SparkSession) -> Non
     for number in (1, 2):
         assert step(rows=rows(spark, number).where("n > 0")) == [(number + 1,)]
     assert step.count == 2
+
+
+def test_one_frame_under_two_names(spark: SparkSession) -> None:
+    """A plan cannot tell them apart, and the next batch has two frames."""
+    step = Calls(PhysicalPlans(), lambda left, right: left.unionAll(right))
+    both = rows(spark, 1)
+    assert step(left=both, right=both) == [(1,), (1,)]
+    assert step(left=rows(spark, 2), right=rows(spark, 3)) == [(2,), (3,)]

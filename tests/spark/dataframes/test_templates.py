@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -124,3 +124,21 @@ def test_a_projection_has_a_row_for_each_row(
     frame = rows(spark, 1, 2)
     assert callable(step)
     assert is_projection(step(frame), frame, "n") is expected
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda frames: frames["rows"].select(F.expr("uuid()").alias("chance")),
+        lambda frames: frames["rows"].select(F.rand().alias("chance")),
+        lambda frames: frames["rows"].select(F.shuffle(F.array(*map(F.lit, range(40))))),
+    ],
+    ids=["uuid", "rand", "shuffle"],
+)
+def test_chance_differs_from_batch_to_batch(
+    spark: SparkSession, step: Callable[[Frames], DataFrame]
+) -> None:
+    """An id made by `uuid()` that came again would overwrite a row of an earlier batch."""
+    templates = Templates()
+    first, second = (templates.apply("step", step, {"rows": rows(spark, 1)}).first() for _ in "ab")
+    assert first != second

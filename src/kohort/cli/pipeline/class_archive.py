@@ -20,7 +20,7 @@ from kohort.client.producer.producer import Producer
 from kohort.demo.broker_process import BrokerProcess
 from kohort.errors import KohortError
 from kohort.spark import Pipeline, session
-from kohort.spark.class_archive import WRITE, path
+from kohort.spark.class_archive import USE, WRITE, path
 from kohort.spark.sessions import ensure_java
 
 TIMEOUT_S: Final = 600.0
@@ -35,15 +35,17 @@ def make_archive() -> Path:
         Its path.
 
     Raises:
-        KohortError: the JVM wrote none; says what it printed.
+        KohortError: the JVM wrote none, with its output; or it took too long.
     """
     target = path(ensure_java())
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     written = target.with_name(f"{target.name}.{os.getpid()}")
+    environment = {**os.environ, WRITE: str(written)}
+    environment.pop(USE, None)
     try:
         run = subprocess.run(
             [sys.executable, "-m", __name__],
-            env={**os.environ, WRITE: str(written)},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -55,6 +57,11 @@ def make_archive() -> Path:
                 "only start more slowly. What was printed:\n" + "\n".join(lines)
             )
         written.replace(target)
+    except subprocess.TimeoutExpired:
+        raise KohortError(
+            f"a small pipeline took more than {TIMEOUT_S:.0f} s, so no archive of Spark's classes "
+            "was written. Spark runs without one; try again when the machine is less busy"
+        ) from None
     finally:
         written.unlink(missing_ok=True)
     return target

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CLOSE_SLACK_MS = 200
 BEAT_SLACK_MS = 100
 LATE_MS = 10_000
-"""A frame held up by the last fault may still be on its way for this long."""
+"""The last fault may delay a frame for this long."""
 _DRIFT = 1.05
 _LEFT_FOR_GOOD = -1
 _HARMLESS = frozenset(

@@ -1,14 +1,14 @@
 """Physical plans that are made once: a micro-batch replaces their RDDs, and Spark plans nothing.
 
 Rules:
-- A plan is kept only when all it reads are frames of the batch, or constants. So a table on disk, a
-  subquery, the present time, an exchange that is used twice or a cached frame are planned for each
-  batch.
-- A frame of the batch is an RDD: what `foreachBatch` is called with, or what `computed_once` made.
-  It is known by its RDD, and takes the place of the last batch's where it differs. What lies above
-  frames that did not change stays, the broadcast of a reference included.
-- A kept plan relies on how its frames are partitioned. Frames that are partitioned in another way
-  get a plan of their own.
+- A plan is kept only when it reads nothing but frames of the batch and constants. A plan with a
+  table on disk, a subquery, the present time, a random seed, a reused exchange or a cached frame is
+  made for each batch.
+- A frame of the batch is an RDD: the frame of `foreachBatch`, or one of `computed_once`. A batch
+  replaces the RDDs that differ from the last batch's. Nodes above unchanged RDDs stay, the
+  broadcast of a reference included.
+- A kept plan relies on the partitioning of its frames. Frames with another partitioning get a new
+  plan.
 
 Spark's classic API is needed: the plan is the JVM's.
 """
@@ -25,12 +25,13 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import analyzed, as_rdd, java_class
+from kohort.spark.dataframes.plans import CHANCE, analyzed, as_rdd, contains
 
 _CONSTANTS: Final = frozenset({"LocalTableScan"})
 _SHARED: Final = ("ReusedExchange", "ReusedSubquery", "InMemoryTableScan", "AdaptiveSparkPlan")
 _KNOWN: Final[WeakKeyDictionary[DataFrame, _Leaf]] = WeakKeyDictionary()
 """Several plans of a batch read the same frames, and asking the JVM takes time."""
+_OF_ONE_BATCH: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", CHANCE)
 _EXPRESSION_ID: Final = re.compile(r"#\d+L?")
 
 
@@ -43,18 +44,18 @@ class PhysicalPlans:
     def frame(
         self, key: Hashable, frames: Mapping[str, DataFrame], build: Callable[[], DataFrame]
     ) -> DataFrame:
-        """What `build` makes of the frames, planned once for the key.
+        """The frame of `build`, planned once for the key.
 
         Args:
-            key: tells plans apart. `build` makes the same plan for one key every time.
-            frames: all that the plan reads of this batch. Those that are not an RDD are planned
-                anew.
-            build: called for the first batch, and whenever a kept plan does not fit.
+            key: names the plan. `build` makes the same plan for one key every time.
+            frames: all frames of this batch that the plan reads. Where one is no RDD, `build` is
+                called.
+            build: called for the first batch, and whenever the kept plan does not fit.
         """
         leaves = _leaves(frames)
-        prepared = self._made.get(key)
         if leaves is None:
             return build()
+        prepared = self._made.get(key)
         if prepared is not None and prepared.fits(leaves):
             return prepared.bound(leaves)
         made = build()
@@ -71,7 +72,7 @@ class PhysicalPlans:
         frames: Mapping[str, DataFrame],
         function: Callable[[Mapping[str, DataFrame]], DataFrame],
     ) -> DataFrame:
-        """The function's frame over any frames; what lies below them is planned by itself."""
+        """The function's frame over any frames, each of which is planned by itself."""
         leaves = {name: as_rdd(frame) for name, frame in frames.items()}
         return self.frame(key, leaves, lambda: function(leaves))
 
@@ -181,15 +182,12 @@ class _Prepared:
     @classmethod
     def of(cls, frame: DataFrame, leaves: dict[str, _Leaf]) -> _Prepared | None:
         """The frame's plan; None when each batch needs a plan of its own."""
+        names = {leaf.id: name for name, leaf in leaves.items()}
+        if len(names) < len(leaves) or contains(frame, *_OF_ONE_BATCH):
+            return None
         inner: Any = frame._jdf
-        execution = inner.queryExecution()
-        patterns = java_class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
-        logical = execution.analyzed()
-        for pattern in (patterns.CURRENT_LIKE(), patterns.PLAN_EXPRESSION()):
-            if logical.containsPattern(pattern):
-                return None
         try:
-            root = _traced(execution.executedPlan(), {leaf.id: n for n, leaf in leaves.items()})
+            root = _traced(inner.queryExecution().executedPlan(), names)
         except _UnfitError:
             return None
         if not isinstance(root, _Node):

@@ -25,6 +25,8 @@ from pyspark.sql.types import StructType
 
 from kohort.errors import UsageError
 
+CHANCE: Final = "EXPRESSION_WITH_RANDOM_SEED"
+"""Spark's tree pattern of `rand()`, `uuid()` and the like, whose seed is part of the plan."""
 PROJECT: Final = "org.apache.spark.sql.catalyst.plans.logical.Project"
 NARROW: Final = frozenset(
     {
@@ -183,6 +185,13 @@ def analyzed(frame: DataFrame) -> Any:
     """The JVM's analyzed plan of a frame."""
     inner: Any = frame._jdf
     return inner.queryExecution().analyzed()
+
+
+def contains(frame: DataFrame, *patterns: str) -> bool:
+    """Whether a frame's plan has a node or an expression of one of Spark's tree patterns."""
+    known = java_class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    plan = analyzed(frame)
+    return any(plan.containsPattern(getattr(known, name)()) for name in patterns)
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -7,6 +7,8 @@ Rules:
 - A leaf is known by its RDD, which no other frame has: also where Spark renames its columns because
   a function joins a frame with itself.
 - So a step is called when its query starts, as everything else that defines a query of Spark's.
+- A plan with a random seed (`rand()`, `uuid()`) is no template: the function is called for each
+  batch, or every batch would draw the same values.
 
 Spark's classic API is needed: the plan is the JVM's.
 """
@@ -21,7 +23,15 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import PROJECT, analyzed, dataset, java_class, local_frame
+from kohort.spark.dataframes.plans import (
+    CHANCE,
+    PROJECT,
+    analyzed,
+    contains,
+    dataset,
+    java_class,
+    local_frame,
+)
 
 Function = Callable[[Mapping[str, DataFrame]], DataFrame]
 
@@ -39,13 +49,14 @@ class Templates:
 
         Args:
             key: tells functions apart. Frames of one key have the same columns every time.
-            function: called once for the key, with frames of the same names and columns.
+            function: called once for the key, with frames of the same names and columns; for each
+                batch where its plan holds a random seed.
             frames: what this batch has. At least one.
         """
         template = self._made.get(key)
         if template is None:
             template = self._made[key] = _Template.of(function, frames)
-        return template.bound(frames)
+        return function(frames) if template.seeded else template.bound(frames)
 
 
 @dataclass
@@ -107,18 +118,21 @@ class _Template:
     Args:
         plan: as it is, where it depends on no frame.
         root: where its leaves are; None where it has none.
+        seeded: it holds a random seed, so another batch with it would draw the same values.
     """
 
     plan: Any
     root: _Branch | _Leaf | None
+    seeded: bool
 
     @classmethod
     def of(cls, function: Function, frames: Mapping[str, DataFrame]) -> _Template:
         """Call the function with empty frames. Raises whatever it raises."""
         empty = {name: _placeholder(frame) for name, frame in frames.items()}
         leaves = {analyzed(frame).rdd().id(): name for name, frame in empty.items()}
-        plan = analyzed(function(empty))
-        return cls(plan, _traced(plan, leaves))
+        made = function(empty)
+        plan = analyzed(made)
+        return cls(plan, _traced(plan, leaves), contains(made, CHANCE))
 
     def bound(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """The plan over frames of a batch."""

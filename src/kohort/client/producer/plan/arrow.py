@@ -86,7 +86,7 @@ def _by_column(data: Any, partition: int | None) -> Iterator[tuple[int | None, A
 
 
 def _split(batch: Any, numbers: Any) -> Iterator[tuple[int | None, Any]]:
-    """The rows of each partition; a row without a partition goes by its key."""
+    """The rows of each partition; the key chooses where a row names none."""
     # Through importlib, because pyarrow.compute makes its functions when it is imported.
     pc: Any = importlib.import_module("pyarrow.compute")
     for number in pc.unique(numbers).to_pylist():
