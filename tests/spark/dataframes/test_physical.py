@@ -137,8 +137,7 @@ def test_a_table_elsewhere_is_planned_each_time(spark: SparkSession, tmp_path: P
 def test_frames_that_are_partitioned_in_another_way(spark: SparkSession) -> None:
     """An aggregation over rows that lie together needs no shuffle; over others it does."""
     step = Calls(PhysicalPlans(), lambda rows: rows.groupBy("n").count())
-    numbers = [1, 1, 2, 2]
-    scattered = rows(spark, *numbers)
+    scattered = rows(spark, 1, 2, 1, 2)
     by_key = computed_once(scattered.repartition(2, "n"))[0]
     assert step(rows=by_key) == [(1, 2), (2, 2)]
     assert step(rows=scattered) == [(1, 2), (2, 2)]

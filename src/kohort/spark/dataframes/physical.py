@@ -7,6 +7,7 @@ Rules:
 - A frame of the batch is an RDD: the frame of `foreachBatch`, or one of `computed_once`. A batch
   replaces the RDDs that differ from the last batch's. Nodes above unchanged RDDs stay, the
   broadcast of a reference included.
+- Spark's adaptive execution (off in the local profile) replans while a job runs: nothing is kept.
 - A kept plan relies on the partitioning of its frames. Frames with another partitioning get a new
   plan.
 
@@ -28,7 +29,6 @@ from pyspark.sql import DataFrame
 from kohort.spark.dataframes.plans import CHANCE, analyzed, as_rdd, contains
 
 _CONSTANTS: Final = frozenset({"LocalTableScan"})
-_SHARED: Final = ("ReusedExchange", "ReusedSubquery", "InMemoryTableScan", "AdaptiveSparkPlan")
 _KNOWN: Final[WeakKeyDictionary[DataFrame, _Leaf]] = WeakKeyDictionary()
 """Several plans of a batch read the same frames, and asking the JVM takes time."""
 _OF_ONE_BATCH: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", CHANCE)
@@ -213,13 +213,10 @@ class _Prepared:
 
 def _traced(plan: Any, names: Mapping[int, str]) -> _Node | _Scan | None:
     """The parts of a plan that lead to frames. Raises _UnfitError for a plan not to be kept."""
-    kind = plan.nodeName()
-    if kind.startswith(_SHARED):
-        raise _UnfitError
     children = plan.children()
     count = children.size()
     if not count:
-        return _leaf(plan, kind, names)
+        return _leaf(plan, names)
     parts: list[tuple[int, _Node | _Scan]] = []
     for index in range(count):
         part = _traced(children.apply(index), names)
@@ -229,7 +226,9 @@ def _traced(plan: Any, names: Mapping[int, str]) -> _Node | _Scan | None:
     return _Node(plan, children, parts, frozenset().union(*frames)) if parts else None
 
 
-def _leaf(plan: Any, kind: str, names: Mapping[int, str]) -> _Scan | None:
+def _leaf(plan: Any, names: Mapping[int, str]) -> _Scan | None:
+    """A frame, or nothing for a constant. A reused exchange and a cached frame are leaves, too."""
+    kind = plan.nodeName()
     if kind in _CONSTANTS:
         return None
     if kind.startswith("Scan ExistingRDD") and (name := names.get(plan.rdd().id())) is not None:
