@@ -355,6 +355,23 @@ def test_another_host_is_refused(visitor: Visitor) -> None:
     assert visitor.ask("/groups", host="evil.example").status == 421
 
 
+def test_a_broker_that_is_away_leaves_the_rest_of_the_page_under_a_banner(
+    there: World, visitor: Visitor
+) -> None:
+    home = there.cluster.coordinator_of("exporter")
+    away = 3 - home
+    with there.cluster.faults.fail("ListGroups", "COORDINATOR_NOT_AVAILABLE", times=1, node=away):
+        there.sample()
+    page = visitor.ask("/groups")
+    assert page.status == 200
+    assert "Shown in part." in page.text
+    assert f"broker {away} does not answer" in page.text
+    rows = {row["group"] for row in visitor.ask("/groups?format=json").json["rows"]}
+    assert "exporter" in rows
+    there.sample()
+    assert "Shown in part." not in visitor.ask("/groups").text
+
+
 def test_no_groups_at_all() -> None:
     with Embedded() as cluster, console(cluster) as server:
         visitor = Visitor(server.url)

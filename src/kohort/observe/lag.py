@@ -9,9 +9,11 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from kohort.observe.snapshot import Seen
@@ -20,8 +22,7 @@ Point = tuple[int, int]
 """A moment in milliseconds since 1970, and the end of a log then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """A number, or why there is none.
 
     Attributes:
@@ -35,6 +36,10 @@ class Figure:
     reason: str = ""
     at_least: int | None = None
     within: int = 0
+
+
+ZERO: Final = Figure(0)
+_END_OF: Final = itemgetter(1)
 
 
 def records_behind(seen: Seen) -> Figure:
@@ -56,7 +61,7 @@ def records_behind(seen: Seen) -> Figure:
         return Figure(None, "nothing is committed yet")
     if seen.committed > seen.end:
         return Figure(None, f"the committed offset is past the log's end, {seen.end:,}")
-    return Figure(seen.end - seen.committed)
+    return Figure(seen.end - seen.committed) if seen.end > seen.committed else ZERO
 
 
 def time_behind(
@@ -68,13 +73,13 @@ def time_behind(
         seen: the partition and what the group has committed there.
         now_ms: the time of the look, in milliseconds since 1970.
         written_ms: the timestamp of the record at the committed offset, when somebody read it.
-        ends: the history of the log's end, the oldest first.
+        ends: the history of the log's end, which never decreases, the oldest first.
 
     Returns:
         Milliseconds, or why they are not known.
     """
     lag = records_behind(seen)
-    if lag.value is None or lag.value == 0:
+    if not lag.value:
         return lag
     if written_ms is not None and written_ms >= 0:
         return Figure(max(0, now_ms - written_ms))
@@ -86,12 +91,12 @@ def _by_history(committed: int, now_ms: int, ends: Sequence[Point]) -> Figure:
     """The record at `committed` was written after the last sample whose end is not past it."""
     if not ends:
         return Figure(None, "no history yet")
-    before = [at_ms for at_ms, end in ends if end <= committed]
-    if not before:
+    later = bisect_right(ends, committed, key=_END_OF)
+    if not later:
         age = max(0, now_ms - ends[0][0])
         return Figure(None, "written before the history begins", at_least=age)
-    after_ms = max(before)
-    by_ms = min((at for at, end in ends if end > committed and at > after_ms), default=now_ms)
+    after_ms = ends[later - 1][0]
+    by_ms = ends[later][0] if later < len(ends) else now_ms
     return Figure(max(0, now_ms - after_ms), within=max(0, by_ms - after_ms))
 
 

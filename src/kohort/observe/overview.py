@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kohort.observe.lag import Figure, Total, records_behind, time_behind, total, worst
+from kohort.observe.lag import ZERO, Figure, Total, records_behind, time_behind, total, worst
 from kohort.observe.trend import Sample, Trend, trend
 from kohort.observe.verdicts import State, Verdict, judge
 
@@ -112,12 +112,14 @@ class Evidence:
     samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict[str, Sequence[Sample]])
 
 
-@dataclass(frozen=True)
-class PartitionLag:
+class PartitionLag(NamedTuple):
     """How far a group is behind in one partition, in records and in time."""
 
     records: Figure
     time: Figure
+
+
+_NO_LAG: Final = PartitionLag(ZERO, ZERO)
 
 
 @dataclass(frozen=True)
@@ -251,8 +253,10 @@ def _view(name: str, look: Look, at_ms: int, before: Look | None, evidence: Evid
 def _lag(name: str, tp: TopicPartition, look: Look, at_ms: int, evidence: Evidence) -> PartitionLag:
     seen = look.partitions[tp]
     behind = records_behind(seen)
+    if behind is ZERO:
+        return _NO_LAG
     if tp in evidence.nothing_to_read.get(name, ()):
-        return PartitionLag(behind, Figure(0))
+        return PartitionLag(behind, ZERO)
     ends = evidence.ends.get(tp)
     written = evidence.written_ms.get((name, tp))
     points = ends.points if ends is not None else ()

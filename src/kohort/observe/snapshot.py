@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import ClusterDescription, GroupDescription, TopicDescription
     from kohort.client.common.types import TopicPartition
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """A partition at one look; None where nobody can tell.
 
     Attributes:
@@ -42,6 +41,11 @@ class Seen:
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
+
+    @property
+    def beyond_end(self) -> bool:
+        """Whether the committed offset is one that the log has not reached."""
+        return self.committed is not None and self.committed > (self.end or 0)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kohort.lean import quick
 from kohort.observe.snapshot import Look, Seen
 from kohort.observe.spark_query import note_of, why_unmoved
 
@@ -63,8 +64,7 @@ class State(StrEnum):
     STUCK = "stuck"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """What a partition does, and why."""
 
     partition: TopicPartition
@@ -241,12 +241,14 @@ class _Judged:
     def finding(self, tp: TopicPartition, seen: Seen) -> Finding:
         """What one partition does."""
         was = self._before.partitions.get(tp, seen)
+        if was is seen and seen.lag == 0 and not _unreachable(tp, seen) and not seen.beyond_end:
+            return quick(Finding, (tp, State.CAUGHT_UP, seen, 0.0, 0.0, ""))
         done = _rate(was.committed, seen.committed, self.seconds)
         written = _rate(was.end, seen.end, self.seconds)
         state, why = self._state(tp, was, seen)
         if state is State.MOVING and written > done and (seen.lag or 0) > HOT_LEAST:
             state, why = State.BEHIND, "more is written than is done: more workers, or more members"
-        return Finding(tp, state, seen, done, written, why)
+        return quick(Finding, (tp, state, seen, done, written, why))
 
     def _state(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         if seen.committed is not None and seen.committed != was.committed:
@@ -254,9 +256,8 @@ class _Judged:
             return (State.CAUGHT_UP if at_end else State.MOVING), ""
         if _unreachable(tp, seen):
             return self._unreached(tp, was, seen)
-        beyond = seen.committed is not None and seen.committed > (seen.end or 0)
         nothing = seen.lag == 0 or seen.end == seen.first or tp in self._nothing_to_read
-        if nothing and not beyond:
+        if nothing and not seen.beyond_end:
             return State.CAUGHT_UP, ""
         if self._reads_retry_topic(tp):
             return (

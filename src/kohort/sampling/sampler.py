@@ -5,18 +5,22 @@ Rules:
 - A verdict compares the present snapshot with one that is `EVIDENCE_S` old where there is one.
 - A sample that takes long makes the next one wait: at most a fifth of the time is spent on it.
 - A cluster that does not answer is reported in `error`; the last overview stays.
+- What a sample makes is in no cycle, and of 2,000 groups with 50 partitions it makes half a
+  million objects: while one is taken, the garbage collector rests, which halves its time.
 
 Shell: the clock, threads.
 """
 
 from __future__ import annotations
 
+import gc
 import heapq
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -134,7 +138,8 @@ class Sampler:
     def sample(self) -> Overview | None:
         """Take one sample; the overview, or None where the cluster does not answer."""
         try:
-            overview_ = self._sampled()
+            with _collection_paused():
+                overview_ = self._sampled()
             self.error = ""
         except KohortError as error:
             overview_, self.error = None, str(error)
@@ -229,3 +234,15 @@ class Sampler:
                 else:
                     times[one[tp][0], tp] = at_ms
         return times, nothing
+
+
+@contextmanager
+def _collection_paused() -> Generator[None]:
+    """Without the garbage collector, which would walk all that a sample makes again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from kohort.client.common.types import TopicPartition
 from kohort.errors import KohortError
+from kohort.lean import quick
 from kohort.observe.snapshot import ClusterSnapshot, Look, Seen
 from kohort.sampling.log_offsets import offsets, topics_there
 
@@ -39,19 +40,24 @@ class _Logs:
         self._firsts = offsets(admin, described, "earliest")
         self._ends = offsets(admin, described, "latest")
         self._stable = offsets(admin, described, "latest", "read_committed")
+        self._uncommitted: dict[TopicPartition, Seen] = {}
 
     def seen(self, tp: TopicPartition, at: OffsetAndMetadata | None) -> Seen:
+        base = self._uncommitted.get(tp) or self._without_offset(tp)
+        return base if at is None else quick(Seen, (at.offset, *base[1:7], at.metadata))
+
+    def _without_offset(self, tp: TopicPartition) -> Seen:
         there = self._partitions.get(tp)
-        return Seen(
-            committed=None if at is None else at.offset,
+        self._uncommitted[tp] = seen = Seen(
+            committed=None,
             first=self._firsts.get(tp),
             stable=self._stable.get(tp),
             end=self._ends.get(tp),
             leader=None if there is None or there.leader < 0 else there.leader,
             down=self._down(there),
             exists=there is not None,
-            metadata="" if at is None else at.metadata,
         )
+        return seen
 
     def _down(self, there: PartitionDescription | None) -> tuple[int, ...]:
         return tuple(n for n in there.replicas if n not in self._running) if there else ()

@@ -28,14 +28,14 @@ OTHER = TopicPartition("old", 0)
 RETRY_TOPIC = TopicPartition("orders.g.retry.5m", 0)
 NODE = Node(1, "here", 9092, None)
 READ = Seen(committed=20, first=0, stable=20, end=20, leader=1)
-LATE = replace(READ, committed=7)
-NEVER = replace(READ, committed=None)
-GONE = replace(LATE, exists=False, leader=None, first=None, stable=None, end=None)
-LEADERLESS = replace(LATE, leader=None, first=None, stable=None, end=None, down=(2,))
-SILENT = replace(LATE, first=None, stable=None, end=None)
-TRIMMED = replace(LATE, first=9)
-BEYOND = replace(LATE, end=3, stable=3)
-HELD = replace(LATE, stable=7)
+LATE = READ._replace(committed=7)
+NEVER = READ._replace(committed=None)
+GONE = LATE._replace(exists=False, leader=None, first=None, stable=None, end=None)
+LEADERLESS = LATE._replace(leader=None, first=None, stable=None, end=None, down=(2,))
+SILENT = LATE._replace(first=None, stable=None, end=None)
+TRIMMED = LATE._replace(first=9)
+BEYOND = LATE._replace(end=3, stable=3)
+HELD = LATE._replace(stable=7)
 A = MemberDescription("a-1", None, "a", "/h", ("orders",), (P0,))
 B = replace(A, member_id="b-1", client_id="b", assignment=(P1,))
 IDLE = replace(A, assignment=())
@@ -47,7 +47,7 @@ Partitions = Mapping[TopicPartition, Seen]
 
 def moved(seen: Seen, by: int = 5) -> Seen:
     assert seen.committed is not None
-    return replace(seen, committed=seen.committed + by)
+    return seen._replace(committed=seen.committed + by)
 
 
 def transaction(*, known: bool = True, open_s: float | None = None) -> list[Open]:
@@ -108,11 +108,11 @@ HEALTHY = (
     Case("all is read", {P0: READ}),
     Case("all is read, and nobody is there", {P0: READ}, members=(), state="Empty"),
     Case("records are read", {P0: LATE}, {P0: moved(LATE)}),
-    Case("it falls behind, and moves", {P0: LATE}, {P0: replace(moved(LATE), end=9_000)}),
+    Case("it falls behind, and moves", {P0: LATE}, {P0: moved(LATE)._replace(end=9_000)}),
     Case("idle with `latest`, never committed", {P0: NEVER}),
-    Case("an empty partition, never committed", {P0: replace(NEVER, first=0, stable=0, end=0)}),
-    Case("all was deleted by retention before it was read", {P0: replace(TRIMMED, first=20)}),
-    Case("records came after the first look", {P0: replace(LATE, end=7)}, {P0: LATE}),
+    Case("an empty partition, never committed", {P0: NEVER._replace(first=0, stable=0, end=0)}),
+    Case("all was deleted by retention before it was read", {P0: TRIMMED._replace(first=20)}),
+    Case("records came after the first look", {P0: LATE._replace(end=7)}, {P0: LATE}),
     Case("the lag was unknown at the first look", {P0: SILENT}, {P0: LATE}),
     Case("a leader that went since", {P0: LATE}, {P0: LEADERLESS}),
     Case("a leader that came back", {P0: LEADERLESS}, {P0: LATE}),
@@ -172,18 +172,18 @@ HEALTHY = (
     ),
     Case(
         "one slow record, others behind it are done",
-        {P0: replace(LATE, metadata="8-9")},
-        {P0: replace(LATE, metadata="8-12")},
+        {P0: LATE._replace(metadata="8-9")},
+        {P0: LATE._replace(metadata="8-12")},
     ),
     Case("behind a transaction that is young", {P0: HELD}, transactions=transaction(open_s=12)),
     Case(
         "behind one transaction after the other",
-        {P0: replace(HELD, stable=5)},
+        {P0: HELD._replace(stable=5)},
         {P0: HELD},
         transactions=transaction(open_s=90),
     ),
     Case("behind a transaction that has just ended", {P0: HELD}),
-    Case("only a transaction's marker is left", {P0: replace(LATE, committed=19)}, empty=[P0]),
+    Case("only a transaction's marker is left", {P0: LATE._replace(committed=19)}, empty=[P0]),
     Case(
         "a retry topic whose records are not due",
         {RETRY_TOPIC: LATE},
@@ -215,7 +215,7 @@ HEALTHY = (
     Case("a roll-out of a group that has nothing to read", {P0: READ}, rebalances=STORM),
     Case("offsets of a topic that no member reads any more", {P0: READ, OTHER: LATE}),
     Case("offsets of a topic that was deleted", {P0: READ, OTHER: GONE}),
-    Case("a topic that this user may not see", {P0: replace(GONE, committed=None)}),
+    Case("a topic that this user may not see", {P0: GONE._replace(committed=None)}),
     Case("a hidden topic that is read", {P0: GONE}, {P0: moved(GONE)}),
     Case(
         "Spark: commits without members, between batches",
@@ -249,16 +249,16 @@ HEALTHY = (
     Case("Connect: workers without offsets", {}, protocol="connect"),
     Case("a share group", {}, members=(IDLE,), protocol="share"),
     Case("more members than partitions", {P0: READ}, members=(A, IDLE)),
-    Case("offsets were reset while it is looked at", {P0: READ}, {P0: replace(READ, committed=0)}),
-    Case("a new leader has not caught up", {P0: READ}, {P0: replace(READ, end=18, stable=18)}),
+    Case("offsets were reset while it is looked at", {P0: READ}, {P0: READ._replace(committed=0)}),
+    Case("a new leader has not caught up", {P0: READ}, {P0: READ._replace(end=18, stable=18)}),
 )
 
 SICK = (
     Case("a handler hangs", {P0: LATE}),
     Case(
-        "a handler hangs while more is written", {P0: LATE}, {P0: replace(LATE, end=90, stable=90)}
+        "a handler hangs while more is written", {P0: LATE}, {P0: LATE._replace(end=90, stable=90)}
     ),
-    Case("a handler hangs at the last record", {P0: replace(LATE, committed=19)}),
+    Case("a handler hangs at the last record", {P0: LATE._replace(committed=19)}),
     Case(
         "one of two partitions hangs",
         {P0: LATE, P1: LATE},
@@ -338,13 +338,13 @@ SICK = (
     Case("the next record to read is gone", {P0: TRIMMED}),
     Case("the topic was created again, and is shorter", {P0: BEYOND}),
     Case(
-        "the topic was created again, and is empty", {P0: replace(LATE, first=0, end=0, stable=0)}
+        "the topic was created again, and is empty", {P0: LATE._replace(first=0, end=0, stable=0)}
     ),
     Case("a transaction hangs", {P0: HELD}, transactions=transaction(known=False)),
     Case("a transaction is open for long", {P0: HELD}, transactions=transaction(open_s=600)),
     Case(
         "a handler hangs before an open transaction",
-        {P0: replace(HELD, committed=3)},
+        {P0: HELD._replace(committed=3)},
         transactions=transaction(open_s=2),
     ),
     Case("a rebalance does not end", {P0: LATE}, state="PreparingRebalance", rebalancing_s=400),

@@ -47,9 +47,9 @@ def why(
 
 def test_what_goes_on() -> None:
     """Read to the end, and moving, need no words."""
-    assert why(replace(AT_7, committed=20)) == (State.CAUGHT_UP, "")
-    assert why(AT_7, replace(AT_7, committed=3)) == (State.MOVING, "")
-    state, said = why(replace(AT_7, end=2_000), replace(AT_7, committed=3, end=20))
+    assert why(AT_7._replace(committed=20)) == (State.CAUGHT_UP, "")
+    assert why(AT_7, AT_7._replace(committed=3)) == (State.MOVING, "")
+    state, said = why(AT_7._replace(end=2_000), AT_7._replace(committed=3, end=20))
     assert (state, "more is written than is done" in said) == (State.BEHIND, True)
 
 
@@ -57,13 +57,13 @@ def test_what_goes_on() -> None:
     ("seen", "said"),
     [
         (
-            replace(AT_7, leader=None, end=None, down=(2,)),
+            AT_7._replace(leader=None, end=None, down=(2,)),
             "no leader: of its replicas, node 2 is down",
         ),
-        (replace(AT_7, end=None), "node 1, does not answer"),
-        (replace(AT_7, exists=False), "does not exist"),
-        (replace(AT_7, first=9), "the next record to read is gone: offset 7"),
-        (replace(AT_7, end=3, stable=3), "behind the log's end, 3"),
+        (AT_7._replace(end=None), "node 1, does not answer"),
+        (AT_7._replace(exists=False), "does not exist"),
+        (AT_7._replace(first=9), "the next record to read is gone: offset 7"),
+        (AT_7._replace(end=3, stable=3), "behind the log's end, 3"),
         (AT_7, "a (/h) has it and has committed nothing for 10 s: its next record"),
     ],
 )
@@ -74,10 +74,10 @@ def test_what_stands(seen: Seen, said: str) -> None:
 
 def test_behind_an_open_transaction() -> None:
     """Whoever reads committed records only waits for it; who is before it does not."""
-    held = replace(AT_7, stable=7)
+    held = AT_7._replace(stable=7)
     assert "`kohort transaction abort pay`" in why(held, held="pay")[1]
     assert "abort --partition orders:0 --producer-id 5`" in why(held, held=None)[1]
-    assert "a (/h) has it" in why(replace(AT_7, committed=3, stable=7), held="pay")[1]
+    assert "a (/h) has it" in why(AT_7._replace(committed=3, stable=7), held="pay")[1]
 
 
 def test_nobody_has_it() -> None:
@@ -106,9 +106,9 @@ def test_a_spark_query_that_does_not_move() -> None:
         (FAILED, State.STUCK, "its Spark query failed 1m ago: no column x. Start it again"),
     ):
         note = QueryNote(state, 1_000, words="no column x" if state == FAILED else "")
-        was = replace(AT_7, metadata=str(QueryNote(RUNS, 500)))
+        was = AT_7._replace(metadata=str(QueryNote(RUNS, 500)))
         before = Look(0, nobody, {TP: was})
-        after = Look(10, nobody, {TP: replace(AT_7, metadata=str(note))})
+        after = Look(10, nobody, {TP: AT_7._replace(metadata=str(note))})
         verdict = judge(before, after, [], [], now_ms=61_000)
         (finding,) = verdict.findings
         assert (finding.state, text in finding.why) == (expected, True), finding.why
@@ -125,22 +125,22 @@ def test_what_is_in_the_way_of_a_group() -> None:
         verdict = judge(look, replace(look, at_s=5), [], rebalances)
         assert (len(verdict.concerns), verdict.stuck) == (1, True)
         assert text in verdict.concerns[0]
-    read = Look(0, group(state="Empty"), {TP: replace(AT_7, committed=20)})
+    read = Look(0, group(state="Empty"), {TP: AT_7._replace(committed=20)})
     assert not judge(read, read, [], []).stuck
 
 
 def test_an_unknown_lag_is_not_stuck() -> None:
     """Spec 8.3. librdkafka's default is `latest`: such a member commits with its first record."""
-    state, text = why(replace(AT_7, committed=None))
+    state, text = why(AT_7._replace(committed=None))
     assert (state, "has never committed there" in text) == (State.UNKNOWN, True)
-    look = Look(0, group(MEMBER), {TP: replace(AT_7, committed=None)})
+    look = Look(0, group(MEMBER), {TP: AT_7._replace(committed=None)})
     assert not judge(look, replace(look, at_s=600), [], []).stuck
 
 
 def test_a_partition_stands_only_when_it_stood_all_the_time() -> None:
     """Records that came, an owner that changed, and a leader that went since the first look."""
-    assert why(AT_7, replace(AT_7, end=7))[0] is State.WAITING
-    assert why(replace(AT_7, leader=None, end=None), AT_7)[0] is State.UNKNOWN
+    assert why(AT_7, AT_7._replace(end=7))[0] is State.WAITING
+    assert why(AT_7._replace(leader=None, end=None), AT_7)[0] is State.UNKNOWN
     before = Look(0, group(replace(MEMBER, member_id="z-1")), {TP: AT_7})
     verdict = judge(before, Look(10, group(MEMBER), {TP: AT_7}), [], [])
     assert [f.state for f in verdict.findings] == [State.WAITING]
@@ -184,7 +184,7 @@ def test_a_hang_under_kip_848_shows_while_others_move() -> None:
 
 def test_rebalances_of_a_roll_out_are_no_alarm() -> None:
     """A group that moves may rebalance often; one that is stuck may not."""
-    was, now = Look(0, group(MEMBER), {TP: AT_7}), replace(AT_7, committed=9)
+    was, now = Look(0, group(MEMBER), {TP: AT_7}), AT_7._replace(committed=9)
     verdict = judge(was, Look(10, group(MEMBER), {TP: now}), [], ["(joined)"] * 20)
     assert (verdict.stuck, len(verdict.notes)) == (False, 1)
 
@@ -193,8 +193,8 @@ def test_a_hot_partition_is_named() -> None:
     """Nearly all lag in one of several partitions that are read."""
     all_of = [TopicPartition("orders", n) for n in range(4)]
     reader = replace(MEMBER, assignment=tuple(all_of))
-    was = {tp: replace(AT_7, end=1_000 if tp == TP else 25) for tp in all_of}
-    now = {tp: replace(seen, committed=12) for tp, seen in was.items()}
+    was = {tp: AT_7._replace(end=1_000 if tp == TP else 25) for tp in all_of}
+    now = {tp: seen._replace(committed=12) for tp, seen in was.items()}
     found = judge(Look(0, group(reader), was), Look(5, group(reader), now), [], []).findings
     assert ["a hot key" in one.why for one in found] == [True, False, False, False]
 

@@ -23,6 +23,7 @@ from kohort.client.cluster.client import Versioned
 from kohort.client.cluster.metadata import Node
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import ErrorCode, KohortError, UnsupportedVersionError
+from kohort.lean import quick
 from kohort.wire import Message
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
@@ -182,8 +183,8 @@ def _committed(
     topics: Iterable[OffsetFetchResponseTopics | OffsetFetchResponseTopic],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
-        TopicPartition(topic.name, p.partition_index): OffsetAndMetadata(
-            p.committed_offset, p.metadata or "", p.committed_leader_epoch
+        quick(TopicPartition, (topic.name, p.partition_index)): quick(
+            OffsetAndMetadata, (p.committed_offset, p.metadata or "", p.committed_leader_epoch)
         )
         for topic in topics
         for p in topic.partitions

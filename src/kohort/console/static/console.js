@@ -54,6 +54,14 @@ function refresh() {
     });
 }
 
+// Somebody may have begun to type while the answer was under way.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.target.id !== "part" || !busy()) return;
+  event.detail.shouldSwap = false;
+  missed = true;
+  showLive();
+});
+
 byId("live").addEventListener("click", () => {
   paused = !paused;
   say(paused ? "updates are paused" : "updates continue");
