@@ -153,8 +153,9 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     """In their order; `kohort broker run` is the test's cluster."""
     (block,) = blocks_of(README, "console")
-    assert block.startswith("$ kohort broker run ")
-    shown = block.split("\n", 1)[1]
+    broker, ready, shown = block.split("\n", 2)
+    assert broker.startswith("$ kohort broker run ")
+    assert ready.startswith("ready on ")
     code = blocks_of(README, "python")[0].replace("in consumer:", "in islice(consumer, 2):")
     with Cluster() as cluster:
         shell = Shell(tmp_path, cluster)

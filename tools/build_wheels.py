@@ -3,7 +3,7 @@
 From `git ls-files` come an sdist, and from the sdist a wheel for CPython 3.11, a stable-ABI wheel
 for 3.12 and later, and a wheel in pure Python. On Linux, auditwheel turns the compiled ones into
 manylinux wheels. Then every CPython of this machine installs the wheel that pip picks for it, and
-runs `tools/smoke.py`. Standard library only.
+runs `tools/smoke.py` and the README's first lines (`tools/try_readme.py`). Standard library only.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def try_out(python: Path, home: Path, wheels: Path, *, kernel: str, spark: bool)
     run(*pip, "kohort[spark]" if spark else "kohort")  # is there already: only what it needs
     smoke = [inside, "-I", ROOT / "tools" / "smoke.py", "--kernel", kernel]
     run(*smoke, *(["--spark"] if spark else []), cwd=home)
+    run(inside, "-I", ROOT / "tools" / "try_readme.py", cwd=home)
 
 
 def main() -> None:

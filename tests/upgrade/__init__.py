@@ -1,0 +1,1 @@
+"""An upgrade: today's code on what an earlier release has written."""
