@@ -116,6 +116,7 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	    tests/processing/test_decoding.py tests/processing/runtime/test_outputs.py \
 	    tests/processing/runtime/test_start_wait.py tests/cli/dlq/test_redrive.py \
 	    tests/cli/dlq/test_list_and_show.py \
+	    tests/cli/group/test_verdicts_of_clients.py tests/cli/group/test_verdicts_of_groups.py \
 	    tests/serdes tests/retry/test_cluster_port.py tests/retry/test_redrive.py \
 	    tests/interop/test_java_groups.py tests/interop/test_kcat.py tests/e2e/test_interop_*.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi

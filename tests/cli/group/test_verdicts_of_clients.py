@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from kohort import Admin, Consumer, Producer
-from tests.cli.conftest import Ran, Run
 from tests.cli.group.clients import confluent_member, kohort_member, member
+from tests.cli.group.situations import Why, healthy, sick, words
 from tests.clusters import Cluster
 from tests.e2e.makes import MAKES, fresh
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python's own
-Why = Callable[[str], Ran]
-
-
-@pytest.fixture
-def why(kohort: Run) -> Why:
-    return lambda group: kohort("group", "why", group, "--for", "1ms", "-o", "json")
-
-
-@pytest.fixture
-def topic(cluster: Cluster) -> str:
-    """A topic with two records in one partition."""
-    name = fresh("orders")
-    cluster.create_topic(name, 1)
-    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        for value in (b"1", b"2"):
-            producer.send(name, value)
-        producer.flush()
-    return name
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: Cluster) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=cluster.bootstrap) as running:
-        yield running
-
-
-def told(ran: Ran) -> str:
-    """All that is said of a group; its exit code and `stuck` agree."""
-    assert (ran.code == 3) == ran.json["stuck"], ran.out + ran.err
-    return "\n".join(
-        [*ran.json["concerns"], *ran.json["notes"]]
-        + [f"{row['state']}: {row['why']}" for row in ran.json["partitions"]]
-    )
-
-
-def healthy(ran: Ran) -> None:
-    assert ran.code == 0, told(ran)
-
-
-def sick(ran: Ran, because: str) -> None:
-    assert (ran.code, because in told(ran)) == (3, True), told(ran)
 
 
 # -- of every make
@@ -110,6 +67,18 @@ def test_gone_with_all_read(make: str, cluster: Cluster, topic: str, why: Why) -
     healthy(why(group))
 
 
+@pytest.mark.parametrize("make", MAKES)
+def test_what_it_would_read_next_is_gone(
+    make: str, cluster: Cluster, topic: str, why: Why, admin: Admin
+) -> None:
+    group = fresh("trimmed")
+    with member(make, cluster.bootstrap, group, topic, 1):
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send(topic, b"3").result(30)
+        admin.delete_records({(topic, 0): 2})
+        sick(why(group), "is gone: offset 1")
+
+
 # -- KIP-848
 
 
@@ -156,7 +125,7 @@ def test_a_member_that_reads_another_topic_now(cluster: Cluster, topic: str, why
         while {tp.topic for tp in consumer.assignment()} != {other}:
             consumer.poll(0.1)
         ran = why("moved-on")
-        assert "left over" in told(ran)
+        assert "left over" in words(ran)
         healthy(ran)
 
 
@@ -180,16 +149,6 @@ def test_assign_with_a_group(cluster: Cluster, topic: str, why: Why) -> None:
         healthy(why("by-hand"))
 
 
-def test_what_it_would_read_next_is_gone(
-    cluster: Cluster, topic: str, why: Why, admin: Admin
-) -> None:
-    with kohort_member(cluster.bootstrap, "trimmed", topic, 1):
-        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            producer.send(topic, b"3").result(30)
-        admin.delete_records({(topic, 0): 2})
-        sick(why("trimmed"), "is gone: offset 1")
-
-
 def test_all_of_it_was_deleted(cluster: Cluster, topic: str, why: Why, admin: Admin) -> None:
     with kohort_member(cluster.bootstrap, "emptied", topic, 1):
         admin.delete_records({(topic, 0): 2})
@@ -210,7 +169,7 @@ def test_transactions(cluster: Cluster, topic: str, why: Why) -> None:
             producer.begin_transaction()
             producer.send(topic, b"3").result(30)
             ran = why("committed")
-            assert "has a transaction open" in told(ran)
+            assert "has a transaction open" in words(ran)
             healthy(ran)
             producer.abort_transaction()
             healthy(why("committed"))
