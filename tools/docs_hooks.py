@@ -22,6 +22,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_THE_TOP = ("DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+ALONE = ("index.md", "tutorial.md")
+"""Tabs of one page: there is nothing to navigate."""
 LINK = re.compile(r"(?<!!)\]\((?!https?://|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 FOUND_LAST = ("adr/", "api/", "CHANGELOG.md", "invariants.md", "spec.md", "compat")
 FIGURE = re.compile(r"^!\[[^\]]*\]\(([\w./-]+\.svg)\)$", re.MULTILINE)
@@ -75,6 +77,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = PurePosixPath(page.file.src_uri)
     if page.file.src_uri.startswith(FOUND_LAST):
         page.meta["search"] = {"boost": 0.3}  # guides first
+    if page.file.src_uri in ALONE:
+        page.meta["hide"] = ["navigation"]
     top = page.file.src_uri in AT_THE_TOP
     in_repository = PurePosixPath("." if top else "docs") / source.parent
 

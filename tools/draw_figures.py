@@ -160,12 +160,12 @@ def rebalance() -> Figure:
     _lane(f, 196, "A", [(60, 370, "P0 P1 P2", "blue"), (370, 780, "P0 P1", "blue")])
     _lane(f, 228, "B", [(60, 370, "P3 P4 P5", "green"), (370, 780, "P3 P4", "green")])
     _lane(f, 260, "C", [(450, 780, "P2 P5", "violet")])
-    f.text(410, 278, "P2 P5 wait", "middle", "orange")
+    f.text(444, 278, "P2 P5 wait", "end", "orange")
     _lane(f, 356, "A", [(60, 350, "P0 P1 P2", "blue"), (350, 780, "P0 P1", "blue")])
     _lane(f, 388, "B", [(60, 385, "P3 P4 P5", "green"), (385, 780, "P3 P4", "green")])
     _lane(f, 420, "C", [(365, 400, "P2", "violet"), (400, 780, "P2 P5", "violet")])
-    for top in (30, 190, 350):
-        f.line(join, top, join, top + 102, "red")
+    for top in (36, 196, 356):
+        f.line(join, top, join, top + 96, "red")
     f.text(join - 6, 465, "C joins", "end", "red")
     f.text(780, 465, "time", "end", "soft")
     f.arrow(420, 460, 740, 460)
@@ -231,16 +231,16 @@ def retries() -> Figure:
         f.box(150 + n * 155, 170, 130, 46, f"retry topic\n{name}", "orange", full=True)
     f.box(640, 170, 130, 46, "dead-letter\ntopic (DLT)", "red", full=True)
     f.arrow(280, 106, 220, 168)
-    f.text(150, 144, "fails: attempt 1", "start", "soft")
+    f.text(232, 144, "fails: attempt 1", "end", "soft")
     for n, words in enumerate(("2nd", "3rd", "4th")):
         f.arrow(280 + n * 155, 193, (303 if n == 0 else 303 + n * 155) if n < 2 else 638, 193)
         f.text(292 + n * 155, 232, words, "middle", "soft")
     f.arrow(360, 106, 660, 168, colour="red")
     f.text(530, 130, "Permanent: straight to the DLT", "start", "red")
-    f.arrow(640, 290, 85, 290, "redrive: back to its topic once the cause is gone")
     f.line(705, 216, 705, 290)
-    f.line(705, 290, 640, 290)
-    f.line(85, 290, 85, 112)
+    f.line(705, 290, 85, 290)
+    f.arrow(85, 290, 85, 108)
+    f.text(395, 308, "redrive: back to its topic once the cause is gone", "middle")
     f.text(
         150,
         260,
