@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,57 @@ class Browser:
         if self._pictures:
             Path(self._pictures).mkdir(parents=True, exist_ok=True)
             self.driver.save_screenshot(str(Path(self._pictures) / f"{name}.png"))
+
+    def wrong(self) -> list[Any]:
+        """All that is wrong with the page shown: for axe-core, for the browser, in its width."""
+        found = [*self.violations(), *self.complaints()]
+        if (wide := self.too_wide()) > 0:
+            found.append(f"{wide} px too wide")
+        if self.driver.title == "taken":
+            found.append("a record's script has run")
+        return found
+
+    def text(self, css: str) -> str:
+        """The text of the first element, in one call: an update may replace it between two."""
+        return str(
+            self.driver.execute_script(
+                "const one = document.querySelector(arguments[0]); return one ? one.innerText : ''",
+                css,
+            )
+        )
+
+    def click(self, css: str) -> None:
+        """Click the first element that matches; again, where an update has just replaced it."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        while True:
+            element = self.driver.find_element("css selector", css)
+            with contextlib.suppress(StaleElementReferenceException):
+                self.driver.execute_script(
+                    "arguments[0].scrollIntoView({block: 'center'})", element
+                )
+                return element.click()
+
+    def write(self, css: str, text: str) -> None:
+        """Write into a field, instead of what is there."""
+        field = self.driver.find_element("css selector", css)
+        field.clear()
+        field.send_keys(text)
+
+    def until(self, what: Callable[[], object]) -> None:
+        """Wait until something holds."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.driver, 60).until(lambda _: what())
+
+    def size_of_page(self) -> tuple[int, int]:
+        """Nodes of the page, and bytes of its scripts' memory, after a garbage collection."""
+        driver = self.driver
+        driver.execute_cdp_cmd("Performance.enable", {})
+        driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
+        found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        figures = {one["name"]: int(one["value"]) for one in found}
+        return figures["Nodes"], figures["JSHeapUsedSize"]
 
     def json(self, url: str) -> Any:
         """A page as JSON, with the cookies of this browser."""

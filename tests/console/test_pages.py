@@ -29,6 +29,7 @@ SCREENS = (
     "/dlq",
     "/dlq/topic?name=orders.fulfilment.dlt",
     "/dlq/redrive?name=orders.fulfilment.dlt",
+    "/dlq/record?name=orders.fulfilment.dlt&partition=0&offset=0",
     "/retries",
     "/retries/group?topic=orders&group=fulfilment",
     "/topics",
@@ -318,6 +319,13 @@ def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visito
             found += consumer.poll(0.2)
     assert len(found) == 2
     assert found[0].value == HOSTILE
+
+
+def test_all_selected_records_are_redriven_not_only_the_last(visitor: Visitor) -> None:
+    chosen = "offsets=0%3A0&offsets=0%3A1&offsets=1%3A0"
+    found = visitor.ask(f"/dlq/redrive?name=orders.fulfilment.dlt&{chosen}&format=json").json
+    assert found["sent"] == 3
+    assert found["chosen"]["offsets"].split() == ["0:0", "0:1", "1:0"]
 
 
 def test_a_console_without_actions_changes_nothing(there: World) -> None:

@@ -104,6 +104,7 @@ class FailedRow:
     redrives: int
     failed: str
     failed_at: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,7 @@ def _row(one: RetryCopy, now_ms: int) -> FailedRow:
         retry.redrive_count,
         ago(retry.last_failed_at_ms, now_ms),
         clock(retry.last_failed_at_ms),
+        retry.fingerprint,
     )
 
 

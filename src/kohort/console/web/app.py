@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -106,7 +106,7 @@ class ConsoleApp:
                 )
         address = request.client.host if request.client else "?"
         form["who"] = self.guard.who(cookie, address)
-        asked = Asked(request.url.path, dict(request.query_params), form)
+        asked = Asked(request.url.path, _joined(request.query_params.multi_items()), form)
         answer = await asyncio.to_thread(self._answer, request, asked, fresh or cookie or "")
         if fresh:
             _set_cookie(answer, fresh, secure=request.url.scheme == "https")
@@ -150,9 +150,10 @@ class ConsoleApp:
         if sampler.error:
             troubles.insert(0, f"The cluster does not answer: {sampler.error}")
         sampled = latest.snapshot.at_ms if latest else None
+        query = request.query_params.multi_items()
         return {
             "path": request.url.path,
-            "query": {k: v for k, v in request.query_params.items() if k != "format"},
+            "query": {k: v for k, v in _joined(query).items() if k != "format"},
             "bootstrap": self.desk.bootstrap,
             "allow_actions": self.desk.allow_actions,
             "control": self.desk.control,
@@ -248,13 +249,18 @@ def _set_cookie(answer: Response, session: str, *, secure: bool) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, up to `MAX_FORM_BYTES`; a name that occurs twice is joined by lines."""
+    """The fields of a form, up to `MAX_FORM_BYTES`."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MAX_FORM_BYTES:
             return {}
+    return _joined(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Fields by name; the values of a name that occurs more than once are lines of one text."""
     fields: dict[str, str] = {}
-    for name, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
+    for name, value in pairs:
         fields[name] = f"{fields[name]}\n{value}" if name in fields else value
     return fields

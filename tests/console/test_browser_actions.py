@@ -1,0 +1,167 @@
+"""Every action of the console, in a real Chromium, on a desk and on a phone (spec 8.2).
+
+Each is carried out as somebody would: from a link to the preview, the confirmation and its outcome.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import Admin, TopicPartition
+from tests.console.browser import SIZES, Browser, chromium, unavailable
+from tests.console.test_pages import path_in, wait_for_process
+from tests.console.world import TOKEN, World, console, world
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.extended,
+    pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "-"),
+]
+FAILED = "/dlq/topic?name=orders.fulfilment.dlt"
+OUTCOME = "section.verdict .sentence"
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[World]:
+    with world(allow_actions=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def only() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(params=SIZES)
+def browser(only: Browser, request: pytest.FixtureRequest) -> Browser:
+    only.look_like(request.param, "light" if request.param == "desk" else "dark")
+    return only
+
+
+def send(browser: Browser) -> None:
+    """Confirm the preview of a redrive."""
+    browser.click('input[name="confirm"]')
+    browser.click("form .primary")
+
+
+def test_a_kind_of_failure_is_redriven(there: World, browser: Browser) -> None:
+    browser.driver.get(there.url + FAILED)
+    browser.click('td[data-label="Redrive"] a')
+    sentence = browser.text(OUTCOME)
+    assert "would be sent" in sentence or "Nothing" in sentence
+    send(browser)
+    assert not browser.wrong()
+    browser.until(lambda: browser.text(OUTCOME).startswith("done"))
+    browser.picture("job")
+
+
+def test_chosen_records_are_redriven_slowly_paused_and_continued(
+    there: World, browser: Browser
+) -> None:
+    browser.driver.get(there.url + FAILED)
+    browser.click('input[data-select="offsets"]')
+    browser.click('form[action="/dlq/redrive"] button')
+    browser.write('input[name="rate"]', "0.01")
+    send(browser)
+    assert browser.text(OUTCOME) == "running"
+    browser.click('form[action="/job/pause"] button')
+    browser.until(lambda: _reloaded(browser).startswith("paused"))
+    browser.click("section.verdict a.button")
+    send(browser)
+    browser.until(lambda: _reloaded(browser).startswith("done"))
+
+
+def _reloaded(browser: Browser) -> str:
+    browser.driver.refresh()
+    return browser.text(OUTCOME)
+
+
+def test_a_record_is_edited_and_redriven(there: World, browser: Browser) -> None:
+    browser.driver.get(there.url + FAILED)
+    browser.click('form th[scope="row"] a.open')
+    browser.driver.get(browser.driver.current_url)
+    browser.click("ul.cures li:nth-child(2) a")
+    browser.write("#edit", '{"note": "mended"}')
+    browser.click('form[method="get"] button:not([type])')
+    assert browser.driver.find_element("id", "edit").get_attribute("value") == (
+        '{"note": "mended"}'
+    )
+    send(browser)
+    browser.until(lambda: _reloaded(browser).startswith("done"))
+
+
+def test_offsets_are_set_and_set_back(there: World, browser: Browser) -> None:
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+
+        def at() -> int:
+            return admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset
+
+        was = at()
+        browser.driver.get(there.url + "/group?name=exporter")
+        browser.click('nav.tabs a[href^="/group/offsets"]')
+        browser.write('input[name="to"]', "shift:+2")
+        browser.click("form.filters button")
+        assert "are skipped" in browser.text(OUTCOME)
+        assert not browser.wrong()
+        browser.write('input[name="confirm"]', "exporter")
+        browser.click("form .primary")
+        assert at() == was + 2
+        browser.click('ul a[href*="undo="]')
+        browser.write('input[name="confirm"]', "exporter")
+        browser.click("form .primary")
+        assert at() == was
+
+
+def test_a_process_is_paused_resumed_and_drained(there: World, browser: Browser) -> None:
+    wait_for_process(there)
+    for action, state in (("pause", "paused"), ("resume", "running")):
+        browser.driver.get(there.url + "/processes")
+        browser.click("tbody a.open")
+        browser.click(f'form:has(input[value="{action}"]) button')
+        assert browser.text("section.verdict .chip") == state
+    assert not browser.wrong()
+    browser.driver.get(there.url + path_in(there, "/process?name=@process"))
+    browser.write('form:has(input[value="drain"]) input[name="confirm"]', "fulfilment")
+    browser.click('form:has(input[value="drain"]) button')
+    assert "/processes?group=fulfilment" in browser.driver.current_url
+    browser.driver.get(there.url + "/audit")
+    assert browser.text('tbody td[data-label="What"]') == "drain"
+    assert not browser.wrong()
+
+
+def test_a_command_is_copied_and_updates_are_paused(there: World, browser: Browser) -> None:
+    browser.driver.get(there.url + "/groups")
+    browser.click("button.copy")
+    browser.until(
+        lambda: (
+            browser.text("button.copy") == "Copied"
+            or browser.driver.execute_script("return getSelection().toString()")
+        )
+    )
+    browser.click("#live")
+    assert browser.text("#live-text") == "paused"
+    browser.click("#live")
+
+
+def test_a_plan_is_asked_for(there: World, browser: Browser) -> None:
+    browser.driver.get(there.url + "/group/plan?name=exporter")
+    browser.write('input[name="with"]', "2")
+    browser.click("form.filters button")
+    assert not browser.wrong()
+
+
+def test_somebody_logs_in(there: World, browser: Browser) -> None:
+    with console(there.cluster, token=TOKEN) as server:
+        browser.driver.get(server.url + "topics")
+        assert not browser.wrong()
+        browser.write("#token", "not this one, no")
+        browser.click("form .primary")
+        assert "not the token" in browser.text('[role="alert"]')
+        browser.complaints()  # of the 403
+        browser.write("#token", TOKEN)
+        browser.click("form .primary")
+        assert re.search(r"/(topics|groups)$", browser.driver.current_url)
