@@ -14,8 +14,6 @@ Rules:
 from __future__ import annotations
 
 import gc
-import sys
-import traceback
 from typing import Any
 
 import pyspark.daemon
@@ -25,6 +23,7 @@ import kohort.client.consumer.setup
 import kohort.records.arrow
 import kohort.spark.pipeline_sink
 import kohort.spark.source
+from kohort.spark.closed_pipes import ignore_closed_pipes
 
 PRELOADED = (
     kohort.client.consumer.arrow,
@@ -35,21 +34,11 @@ PRELOADED = (
 )
 
 
-class QuietTraceback:
-    """Stands for the module `traceback` in Spark's daemon."""
-
-    @staticmethod
-    def print_exc() -> None:
-        """Print what is being handled, unless it is a closed pipe."""
-        if not isinstance(sys.exc_info()[1], BrokenPipeError):
-            traceback.print_exc()
-
-
 if __name__ == "__main__":
     import pyspark.worker
 
     gc.collect()
     gc.freeze()
     daemon: Any = pyspark.daemon
-    daemon.traceback = QuietTraceback
+    ignore_closed_pipes(daemon)
     daemon.manager()

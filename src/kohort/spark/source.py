@@ -48,6 +48,7 @@ from pyspark.sql.types import StructType
 from kohort.errors import ConfigError, DataLossError
 from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.spark import arrow
+from kohort.spark.closed_pipes import ignore_closed_pipes_of_this_worker
 from kohort.spark.fetch import read_ranges
 from kohort.spark.formats import Rows, Typed, parse_schema
 from kohort.spark.offsets import Position, Range, TopicPartition, pack
@@ -58,6 +59,7 @@ from kohort.spark.sink import RecordSink, Sent, check_types
 from kohort.spark.worker import keep_value, settle_down
 
 log = logging.getLogger("kohort.spark")
+ignore_closed_pipes_of_this_worker()
 NAME = "kohort"
 
 
