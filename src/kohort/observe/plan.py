@@ -121,7 +121,7 @@ def live_scene(
     chosen = assignor or described.protocol
     if not chosen:
         raise ConfigError(
-            f"group {described.group_id} has no assignor of its own now; say --assignor"
+            f"group {described.group_id} has no assignor of its own now; choose one (--assignor)"
         )
     new = [member for each in joining for member in parse_members(each, ())]
     # What members tell their own assignor means nothing to another.

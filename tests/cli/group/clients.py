@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from kohort import Consumer
@@ -62,19 +62,26 @@ def _confluent(servers: str, group: str, topic: str, most: int, **more: Any) -> 
 
 @contextmanager
 def _kafka_python(servers: str, group: str, topic: str, most: int) -> Iterator[None]:
-    from kafka import KafkaConsumer
+    from kafka import KafkaConsumer, TopicPartition
+    from kafka.errors import RebalanceInProgressError
+    from kafka.structs import OffsetAndMetadata
 
     start: Settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False} if most else {}
     consumer = KafkaConsumer(bootstrap_servers=servers, group_id=group, **start)
-    consumer.partitions_for_topic(topic)  # else it may lead its group without having the metadata
-    consumer.subscribe([topic])
-    check, done = deadline(), 0
-    while done < most or not consumer.assignment():
-        check(f"a record of {topic}")
-        done += sum(map(len, consumer.poll(POLL_S * 1000, max_records=1).values()))
-    if most:
-        consumer.commit()
     try:
+        consumer.partitions_for_topic(topic)  # else it may lead its group without the metadata
+        consumer.subscribe([topic])
+        check, done = deadline(), 0
+        while done < most or not consumer.assignment():
+            check(f"a record of {topic}")
+            done += sum(map(len, consumer.poll(POLL_S * 1000, max_records=1).values()))
+        while most:
+            check(f"a commit in {topic}")
+            with suppress(RebalanceInProgressError):  # polling ends the rebalance
+                consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(most, "", -1)})
+                break
+            consumer.pause(*consumer.assignment())
+            consumer.poll(POLL_S * 1000)
         yield
     finally:
         consumer.close()

@@ -210,7 +210,7 @@ def test_an_empty_live_group(kohort: Run, cluster: Cluster) -> None:
         one.commit({("later", 0): 0})
     ran = kohort("group", "plan", "--group", "idle")
     assert ran.code == 2
-    assert "say --assignor" in ran.err
+    assert "choose one (--assignor)" in ran.err
     ran = kohort(
         "group",
         "plan",

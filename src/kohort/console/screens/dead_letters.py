@@ -45,10 +45,10 @@ def owners_of(desk: Desk) -> list[RetryOwner]:
 
 
 def sizes_of(desk: Desk, owners: list[RetryOwner]) -> dict[str, int]:
-    """How many offsets each dead-letter topic holds, as far as leaders answer."""
+    """How many offsets each dead-letter and retry topic holds, as far as leaders answer."""
     topics = desk.overview().snapshot.topics
-    names = [o.dead_letter for o in owners if o.dead_letter in topics]
-    described = [topics[name] for name in names if name]
+    names = [name for o in owners for name in (o.dead_letter, *o.retry_topics)]
+    described = [topics[name] for name in names if name and name in topics]
     firsts, ends = (
         offsets(desk.admin, described, "earliest"),
         offsets(desk.admin, described, "latest"),

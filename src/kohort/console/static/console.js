@@ -88,6 +88,9 @@ function listen() {
 if (byId("part") && byId("part").dataset.live === "yes") listen();
 showLive();
 
+// On a narrow screen the areas scroll: show the present one.
+document.querySelector(".areas a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
 // -- keys
 
 let row = -1;

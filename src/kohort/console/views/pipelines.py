@@ -98,7 +98,7 @@ def pipeline_view(
         ends: where the logs end.
         now_ms: the time of day.
     """
-    waiting, failed = sum(t.waiting for t in retry_topics), sum(kind.count for kind in kinds)
+    waiting, failed = sum(t.waiting for t in retry_topics), sum(row.failed for row in rows)
     balanced = all(row.balanced for row in rows)
     sums = [
         Sum("read", count(sum(row.read for row in rows))),

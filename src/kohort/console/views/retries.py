@@ -38,24 +38,24 @@ class RetryTopicsView:
 
 
 def retry_topics_view(
-    owners: Sequence[RetryOwner], dead: Mapping[str, int], overview: Overview
+    owners: Sequence[RetryOwner], sizes: Mapping[str, int], overview: Overview
 ) -> RetryTopicsView:
     """The list of groups that retry, with what waits.
 
     Args:
         owners: of all retry topics.
-        dead: how many offsets each dead-letter topic holds.
+        sizes: how many offsets each dead-letter and retry topic holds.
         overview: the last overview, which has the lag of each retry topic.
     """
     rows = [
         (
-            _waiting(owner, overview) or 0,
+            _waiting(owner, sizes, overview) or 0,
             OwnerRow(
                 owner.topic,
                 owner.group,
                 ", ".join(format_duration(ms) for ms in owner.retry_topics.values() if ms) or "–",
-                count(_waiting(owner, overview)),
-                count(dead.get(owner.dead_letter or "")),
+                count(_waiting(owner, sizes, overview)),
+                count(sizes.get(owner.dead_letter or "")),
                 owner.dead_letter or "",
             ),
         )
@@ -64,13 +64,18 @@ def retry_topics_view(
     return RetryTopicsView([row for _, row in sorted(rows, key=lambda item: -item[0])])
 
 
-def _waiting(owner: RetryOwner, overview: Overview) -> int | None:
+def _waiting(owner: RetryOwner, sizes: Mapping[str, int], overview: Overview) -> int | None:
+    """Offsets that are not committed: all of a topic where nothing is committed yet."""
     view = overview.groups.get(owner.group)
-    if view is None:
-        return None
-    lags = [s.lag for tp, s in view.look.partitions.items() if tp.topic in owner.retry_topics]
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if known else None
+    seen = list(view.look.partitions.items()) if view else []
+    lags: list[int] = []
+    for topic in owner.retry_topics:
+        here = [s.lag for tp, s in seen if tp.topic == topic and s.lag is not None]
+        if here:
+            lags.append(sum(here))
+        elif topic in sizes:
+            lags.append(sizes[topic])
+    return sum(lags) if lags else None
 
 
 @dataclass(frozen=True, slots=True)
