@@ -266,7 +266,6 @@ LARGE_CLASSES = {
         "Nodes": 22,
         "Partition": 21,
         "PartitionLog": 23,
-        "ProducerCore": 17,
         "Runner": 17,
         "Segment": 22,
         "SimCluster": 17,

@@ -707,8 +707,8 @@ def test_who_sends_much_at_once_gives_way_to_the_network_thread(producer, topic,
     )
     p = producer(buffer_memory=400_000, batch_size=10_000, linger_ms=60_000)
     p.send("t", b"known", partition=1)
-    p._core.gather()
-    p._core.end_flush()
+    p._core.flushes.gather()
+    p._core.flushes.end()
     topic.broker.answers["ProduceRequest"] = lambda request, call: None
     monkeypatch.setattr("kohort.client.producer.plan.accumulator._GIVE_WAY_S", 0.0)
     assert not p._core.give_way_s

@@ -12,7 +12,7 @@ Shell: threads.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
 from kohort.client.cluster.credentials import Credentials
@@ -21,9 +21,9 @@ from kohort.client.cluster.network_thread import NetworkThread, warner
 from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ProducerConfig
 from kohort.client.common.future import Future
+from kohort.client.producer.flushes import Flushes, UnseenFailures
 from kohort.client.producer.outgoing import Outgoing
 from kohort.client.producer.plan.accumulator import Accumulator, Add, Batch, PartitionQueue
-from kohort.client.producer.plan.delivery import Delivery
 from kohort.client.producer.plan.fast_send_choice import Guard, RecordFuture, for_key
 from kohort.client.producer.plan.partitioner import Sticky, checked
 from kohort.client.producer.plan.produce_requests import (
@@ -38,11 +38,9 @@ from kohort.errors import (
     AuthenticationError,
     BrokerError,
     ClosedError,
-    DeliveryFailedError,
     KafkaTimeoutError,
     KohortError,
     ProtocolError,
-    TransactionAbortedError,
     UsageError,
     fresh,
 )
@@ -58,13 +56,14 @@ if TYPE_CHECKING:  # most producers have no transactions
     from kohort.client.producer.plan.transaction_manager import Settled
     from kohort.client.producer.transactions_shell import Transactional
 
-_FAILURES_KEPT_MAX: Final = 1_000
 _cores: set[ProducerCore] = set()  # not a WeakSet, where a Ctrl-C can get lost
 
 
 def _forget_after_fork() -> None:
     for core in list(_cores):
-        core.forget_after_fork()
+        # No batch is open in the child, so that every `send` comes to `add` and its check.
+        core.lock.reset()
+        core.routes.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -87,9 +86,8 @@ class ProducerCore:
         """True when the key alone does not say the partition."""
         self._room: list[Future[None]] = []
         self._news: list[Future[None]] = []
-        self._failures: list[tuple[Delivery, KohortError, int]] = []
-        self._failed_uncounted = 0
-        self._flushing = 0
+        self.failures = UnseenFailures(self.lock)
+        self.flushes = Flushes(self.lock, self._accumulator, self._wake, self._check_may_flush)
         self._drain_posted = False
         self._timer: Timer | None = None
         credentials = Credentials(config)  # refuses first what would leave the thread behind
@@ -123,11 +121,6 @@ class ProducerCore:
             transactional=self.transactional is not None,
         )
         _cores.add(self)
-
-    def forget_after_fork(self) -> None:
-        """In the child: no batch is open, so that every `send` comes to `add` and its check."""
-        self.lock.reset()
-        self.routes.clear()
 
     # -- users' threads
 
@@ -291,6 +284,10 @@ class ProducerCore:
                 "callback); hand the work to a thread of your own"
             )
 
+    def _check_may_flush(self) -> None:
+        self.thread.check()
+        self.check_may_wait()
+
     def blocked_error(self, topic: str) -> KohortError:
         """Why `max_block_ms` ran out."""
         with self.lock:
@@ -316,30 +313,6 @@ class ProducerCore:
             + (f" Last error: {cause}" if cause is not None else "")
         )
 
-    def begin_flush(self) -> list[Delivery]:
-        """Send what has been gathered without lingering; the deliveries to wait for."""
-        self.thread.check()
-        self.check_may_wait()
-        return self.gather()
-
-    def gather(self) -> list[Delivery]:
-        """The same for who does not wait here."""
-        with self.lock:
-            self._flushing += 1
-            pending: list[Delivery] = []
-            for queue in self._accumulator.queues.values():
-                pending += [batch.delivery for batch in queue.in_flight]
-                pending += [batch.delivery for batch in queue.closed]
-                if queue.open is not None:
-                    pending.append(queue.open.delivery)
-            self._wake()
-        return pending
-
-    def end_flush(self) -> None:
-        """Linger again."""
-        with self.lock:
-            self._flushing -= 1
-
     def now_s(self) -> float:
         """Seconds on the clock of `now_ms`; for deadlines."""
         return self.now_ms() / 1_000
@@ -354,27 +327,6 @@ class ProducerCore:
             total = self.config.buffer_memory
             free = max(0, total - self._accumulator.memory_bytes)
             return total, free, self._sender.in_flight, len(self._room)
-
-    def forget_failures(self) -> None:
-        """Of a transaction that ends: its end tells of them."""
-        with self.lock:
-            self._failures, self._failed_uncounted = [], 0
-
-    def raise_failures(self) -> None:
-        """Raise what has failed since the last call and was not seen through a future."""
-        with self.lock:
-            failures, self._failures = self._failures, []
-            count, self._failed_uncounted = self._failed_uncounted, 0
-        unseen = [failure for failure in failures if not failure[0].seen]
-        count += sum(failure[2] for failure in unseen)
-        if unseen:
-            first = unseen[0]
-            raise DeliveryFailedError(
-                f"{count} record{'s' * (count != 1)} could not be stored; the first failure, of "
-                f"{first[0].topic}-{first[0].partition}: {first[1]}",
-                count=count,
-                first=first[1],
-            )
 
     def _wake(self) -> None:
         """Post a drain; the lock is held."""
@@ -432,7 +384,7 @@ class ProducerCore:
             expired = self._sender.expire(now_ms)
             if self.transactional is not None:
                 expired += self.transactional.drop_unsent()
-            leader, flushes = self._cluster.metadata.leader, self._flushing > 0
+            leader, flushes = self._cluster.metadata.leader, self.flushes.under_way > 0
             plans, closed = self._sender.depart(now_ms, leader, everything=flushes)
             for queue in closed:
                 self.routes[queue.topic].move_on(queue.partition)
@@ -532,7 +484,7 @@ class ProducerCore:
             for outcome in outcomes:
                 self._accumulator.release(outcome.batch)
                 if outcome.error is not None:
-                    self._count_failure(outcome.batch, outcome.error)
+                    self.failures.add(outcome.batch, outcome.error)
                     if self.transactional is not None:
                         settled += self.transactional.failed(outcome.error)
             if self._room and not self._accumulator.full:
@@ -547,14 +499,6 @@ class ProducerCore:
             from kohort.client.producer.transactions_shell import tell
 
             tell(settled)
-
-    def _count_failure(self, batch: Batch, error: KohortError) -> None:
-        if isinstance(error, TransactionAbortedError):
-            return
-        if len(self._failures) < _FAILURES_KEPT_MAX:
-            self._failures.append((batch.delivery, error, batch.count))
-        else:
-            self._failed_uncounted += batch.count
 
     def _ask_producer_id(self) -> None:
         self._cluster.request(

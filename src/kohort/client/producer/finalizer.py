@@ -17,7 +17,7 @@ class ProducerEnd:
         self._core, self._done = core, done
         loop = core.thread.loop
         self._left = 1
-        pending: list[Delivery] = [] if core.transactional is not None else core.gather()
+        pending: list[Delivery] = [] if core.transactional is not None else core.flushes.gather()
         for delivery in pending:
             self._left += 1
             delivery.add_callback(self._one_less)

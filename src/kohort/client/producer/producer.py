@@ -145,7 +145,7 @@ class Producer(Front, Transacting, _Begun):
             None if timeout_s is None else arguments.seconds(timeout_s, "flush()", "timeout_s")
         )
         begun_ms = self._core.now_ms()
-        pending = self._core.begin_flush()
+        pending = self._core.flushes.begin()
         try:
             deadline = None if timeout_s is None else self._core.now_s() + timeout_s
             for done, delivery in enumerate(pending):
@@ -153,9 +153,9 @@ class Producer(Front, Transacting, _Begun):
                 if not delivery.wait(wait_s):
                     raise _no_outcome(len(pending) - done, len(pending), timeout_s)
         finally:
-            self._core.end_flush()
+            self._core.flushes.end()
             self._core.called("flush", begun_ms)
-        self._core.raise_failures()
+        self._core.failures.check()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then close the connections; records without an outcome by then fail.
@@ -283,7 +283,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
             None if timeout_s is None else arguments.seconds(timeout_s, "flush()", "timeout_s")
         )
         begun_ms = self._core.now_ms()
-        pending = self._core.begin_flush()
+        pending = self._core.flushes.begin()
         try:
             deadline = None if timeout_s is None else self._core.now_s() + timeout_s
             for done, delivery in enumerate(pending):
@@ -291,9 +291,9 @@ class AsyncProducer(AsyncTransacting, _Begun):
                 if not await _in_time(_settled(delivery), wait_s):
                     raise _no_outcome(len(pending) - done, len(pending), timeout_s)
         finally:
-            self._core.end_flush()
+            self._core.flushes.end()
             self._core.called("flush", begun_ms)
-        self._core.raise_failures()
+        self._core.failures.check()
 
     async def close(self, timeout_s: float | None = None) -> None:
         """As `Producer.close`."""

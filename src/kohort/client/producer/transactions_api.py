@@ -87,14 +87,14 @@ class Transacting:
         deadline = self._core.now_s() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
-        pending = self._core.begin_flush()
+        pending = self._core.flushes.begin()
         try:
             for delivery in pending:
                 if not delivery.wait(deadline - self._core.now_s()):
                     raise tx.too_late(what)
         finally:
-            self._core.end_flush()
-        self._core.forget_failures()
+            self._core.flushes.end()
+        self._core.failures.clear()
         _wait(tx, tx.finish_end(), deadline - self._core.now_s(), what)
         tx.outcome_delivered()
         self._core.called(what, begun_ms)
@@ -195,13 +195,13 @@ class AsyncTransacting:
         deadline = self._core.now_s() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
-        pending = self._core.begin_flush()
+        pending = self._core.flushes.begin()
         try:
             for delivery in pending:
                 await _await(tx, _done(delivery), deadline - self._core.now_s(), what)
         finally:
-            self._core.end_flush()
-        self._core.forget_failures()
+            self._core.flushes.end()
+        self._core.failures.clear()
         await _await(tx, tx.finish_end(), deadline - self._core.now_s(), what)
         tx.outcome_delivered()
         self._core.called(what, begun_ms)

@@ -175,9 +175,9 @@ def test_what_cannot_be_packed_fails_with_the_reason(made, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("kohort.client.producer.plan.send_order.take", broken)
         future = producer.send("t", bytes(50_000), partition=0)
-        producer._core.gather()
+        producer._core.flushes.gather()
         assert "planted" in str(future.error(PATIENCE_S))
-    producer._core.end_flush()
+    producer._core.flushes.end()
     assert producer.send("t", b"after", partition=0).result(PATIENCE_S)
     assert [bytes(value) for value in topic.values(0)] == [b"before", b"after"]
 
