@@ -266,7 +266,6 @@ LARGE_CLASSES = {
         "Nodes": 22,
         "Partition": 21,
         "PartitionLog": 23,
-        "Runner": 17,
         "Segment": 22,
         "SimCluster": 17,
         "Topics": 14,

@@ -631,19 +631,19 @@ class App:
         runner = self._runner
         if runner is None:
             return AppHealth(self.group, False, {}, (), self.troubles(), None)
-        return runner.health(self.group)
+        return runner.report.health(self.group)
 
     def status(self) -> dict[tuple[str, int], str]:
         """Why each partition is stopped, as text; "" for the others. Any thread."""
         runner = self._runner
-        return {} if runner is None else runner.status()
+        return {} if runner is None else runner.report.status()
 
     def troubles(self) -> list[str]:
         """The outside problem that keeps the app from its work at present. Any thread."""
         runner = self._runner
         if runner is None:
             return self._waiting.troubles()
-        return runner.troubles()
+        return runner.report.troubles()
 
     def metrics(self) -> dict[MetricName, float]:
         """What this app measures of itself, while it runs; see docs/metrics.md. Any thread."""

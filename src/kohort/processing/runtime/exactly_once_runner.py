@@ -70,16 +70,15 @@ class ExactRunner(Runner):
         finally:
             self.transactor.stop(self.timing.drain_ms / 1_000)
 
-    def troubles(self) -> list[str]:
-        """As `Runner.troubles`; a store that answers nothing, as a locked one, raises nothing."""
-        asked_ms, troubles = self._asked_ms, super().troubles()
+    def _unanswered(self) -> str:
+        """A store that answers nothing, as a locked one, raises nothing."""
+        asked_ms = self._asked_ms
         if asked_ms is None or self.now_ms() - asked_ms < UNANSWERED_MS:
-            return troubles
+            return ""
         who = "the store is locked or" if self.tells_group else "the cluster"
-        return [f"a transaction does not end: {who} does not answer", *troubles]
+        return f"a transaction does not end: {who} does not answer"
 
-    def skew_ms(self) -> int | None:
-        """As `Runner.skew_ms`."""
+    def _skew_ms(self) -> int | None:
         return self.transactor.skew_ms
 
     def _publish(self) -> None:

@@ -117,19 +117,19 @@ class AppMetrics:
             yield self._of("retry_success_total", count, topic=topic, retry_number=number)
 
     def _standing(self, runner: Runner) -> Iterable[Sample]:
-        engine = runner.engine
+        engine, report = runner.engine, runner.report
         yield self._of("records_outstanding", engine.outstanding)
         yield self._of("records_in_flight", engine.in_flight)
         yield self._of("bytes_outstanding", engine.outstanding_bytes)
-        yield self._of("partitions_stopped", sum(bool(why) for why in runner.status().values()))
+        yield self._of("partitions_stopped", sum(bool(why) for why in report.status().values()))
         now_ms = runner.now_ms()
-        for topic, oldest in runner.oldest_failures().items():
+        for topic, oldest in report.oldest_failures().items():
             age_ms = 0 if oldest is None else max(0, now_ms - oldest)
             yield self._of("dead_letter_oldest_age_seconds", age_ms / 1_000, topic=topic)
-        skew_ms = runner.skew_ms()
+        skew_ms = report.skew_ms()
         if skew_ms is not None:
             yield self._of("clock_skew_ms", skew_ms)
-        for kind, crew in runner.workers().items():
+        for kind, crew in report.workers().items():
             yield self._of("workers", crew.workers, workers=kind)
             yield self._of("workers_busy", crew.busy, workers=kind)
         for partition in list(engine.partitions.values()):
@@ -145,7 +145,7 @@ class AppMetrics:
 
     def _retry_topics(self, runner: Runner) -> Iterable[Sample]:
         depth, due, known = Counter[Tags](), Counter[Tags](), set[Tags]()
-        for key, (behind, ready) in runner.retry_topics().items():
+        for key, (behind, ready) in runner.report.retry_topics().items():
             partition = runner.engine.partitions.get(key)
             if partition is not None:
                 tags = self._retry_topic(partition)

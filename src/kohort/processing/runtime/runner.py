@@ -35,18 +35,10 @@ from kohort.errors import (
 )
 from kohort.processing.engine.engine import Engine
 from kohort.processing.engine.failures import FailedAttempt, FailureLog
-from kohort.processing.engine.health import (
-    AppHealth,
-    Reading,
-    Workers,
-    examine,
-    positions_in,
-    reading,
-    retries_in,
-)
 from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.tracker import Commit
 from kohort.processing.runtime.publishing import Published, Publisher
+from kohort.processing.runtime.report import Report
 from kohort.processing.runtime.retry_topic_poller import Gatekeeper, Released
 from kohort.processing.runtime.unreadable_batches import PastDamage
 from kohort.processing.workers.worker_pools import QUEUED_PER_WORKER, Feed, Finished, Pool, Portions
@@ -59,7 +51,6 @@ VIRTUAL_POLL_MS = 60_000
 PAUSE_S = 0.5
 LOOK_FOR_GAPS_MS = 100
 LOOK_FOR_TROUBLE_MS = 1_000
-PAUSED = "paused by hand: nothing is begun until it is resumed"
 LAST_WAIT_S = 0.5
 """For workers that have nothing to do, or are cancelled, to end."""
 
@@ -131,9 +122,9 @@ class Runner(RebalanceListener):
 
     def __post_init__(self) -> None:
         self._inbox: SimpleQueue[object] = SimpleQueue()
-        self._feeds = {p.name: Feed(p, Portions(p.workers)) for p in self.pools}
+        self.feeds = {p.name: Feed(p, Portions(p.workers)) for p in self.pools}
         self._publisher: Publisher | None = None
-        self._gatekeeper: Gatekeeper | None = None
+        self.gatekeeper: Gatekeeper | None = None
         self._is_virtual = False
         """Time is virtual: it costs nothing to wait, and something to look in between."""
         self._epoch = 0
@@ -149,19 +140,28 @@ class Runner(RebalanceListener):
         self.on_trouble: Callable[[str], None] | None = None
         self.on_failure: Sequence[Callable[[FailedAttempt], object]] = ()
         """Called for every failed attempt, on this runner's thread."""
-        self._failure_log = FailureLog()
+        self.failure_log = FailureLog()
         self._told_trouble = ""
         self._past_damage = PastDamage(self.engine, self.consumer, self.now_ms)
         self._trouble_due_ms = 0
+        self.report = Report(self, self._unanswered, self._skew_ms)
+        """What other threads may ask."""
         self.given_up = 0
         """Records that were still being worked on when the drain at the end was over."""
+
+    def _unanswered(self) -> str:
+        """Who has not answered this runner for too long, as text."""
+        return ""
+
+    def _skew_ms(self) -> int | None:
+        return None if self._publisher is None else self._publisher.skew_ms
 
     # -- from other threads ------------------------------------------------------------------
 
     def tell(self, event: object) -> None:
         """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
         self._inbox.put(event)
-        waits = isinstance(event, Finished) and self._feeds[event.pool].can_wait(
+        waits = isinstance(event, Finished) and self.feeds[event.pool].can_wait(
             event, self._inbox.qsize()
         )
         if not waits:
@@ -191,75 +191,15 @@ class Runner(RebalanceListener):
 
     def retry_now(self) -> None:
         """Try at once what waits for its next try, here and in retry topics. Any thread."""
-        if self._gatekeeper is not None:
-            self._gatekeeper.release()
+        if self.gatekeeper is not None:
+            self.gatekeeper.release()
         self.tell(Released({}))
-
-    def status(self) -> dict[tuple[str, int], str]:
-        """Why each partition is stopped, as text; "" for the others. Any thread."""
-        now_ms = self.now_ms()
-        return {key: p.why_stopped(now_ms) for key, p in list(self.engine.partitions.items())}
-
-    def retry_topics(
-        self, positions: Mapping[tuple[str, int], int] | None = None
-    ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of each partition of a retry topic: records not read yet, and how many are due."""
-        return {} if self._gatekeeper is None else self._gatekeeper.depths(positions)
-
-    def oldest_failures(self) -> dict[str, int | None]:
-        """When the oldest failure of each source topic that this member looks after failed."""
-        return {} if self._gatekeeper is None else self._gatekeeper.oldest_failures()
-
-    def skew_ms(self) -> int | None:
-        """How far the brokers' clocks are ahead of ours, by the last copy's append time."""
-        return None if self._publisher is None else self._publisher.skew_ms
-
-    def workers(self) -> dict[str, Workers]:
-        """How busy each kind of workers is. Any thread."""
-        workers: dict[str, Workers] = {}
-        for name, feed in self._feeds.items():
-            busy = min(feed.lists, feed.pool.workers)
-            workers[name] = Workers(feed.pool.workers, busy, self.engine.in_flight_in(name))
-        return workers
-
-    def health(self, group: str) -> AppHealth:
-        """What is known of every partition at this instant. Any thread."""
-        consumer = self.consumer.health()
-        read, now_ms = reading(consumer, self.retry_topics(positions_in(consumer))), self.now_ms()
-        partitions = [
-            examine(partition, now_ms, read.get(key, Reading()))
-            for key, partition in sorted(dict(self.engine.partitions).items())
-        ]
-        return AppHealth(
-            group,
-            True,
-            self.workers(),
-            partitions,
-            self.troubles(),
-            consumer,
-            retries_in(partitions, self.engine.waiting_in_place(), self._next_due_ms(), now_ms),
-            self._failure_log.last,
-            now_ms,
-        )
-
-    def _next_due_ms(self) -> int | None:
-        """When the next record of a retry topic is due, as far as the gate knows."""
-        return None if self._gatekeeper is None else self._gatekeeper.next_due_ms()
-
-    def troubles(self) -> list[str]:
-        """The outside problem at present, as text. Any thread."""
-        troubles = [
-            PAUSED if self.is_paused else "",
-            self.trouble,
-            *self.consumer.health().concerns,
-        ]
-        return list(dict.fromkeys(each for each in troubles if each))
 
     # -- the owner -----------------------------------------------------------------------------
 
     def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
         """Work until `stop`. Raises what ends a worker, and what only the user can mend."""
-        self._publisher, self._gatekeeper = publisher, gatekeeper
+        self._publisher, self.gatekeeper = publisher, gatekeeper
         self._is_virtual = driven() is not None
         for pool in self.pools:
             pool.start(self.tell)
@@ -291,10 +231,10 @@ class Runner(RebalanceListener):
         self._feed(now_ms)
         self._publish()
         self._pause(now_ms)
-        if self._gatekeeper is not None:
+        if self.gatekeeper is not None:
             for retry_topic, start, epoch in self.engine.scans():
-                self._gatekeeper.scan(retry_topic, start, epoch)
-            self._gatekeeper.attend()
+                self.gatekeeper.scan(retry_topic, start, epoch)
+            self.gatekeeper.attend()
         records = self._past_damage.poll(self._wait_s(now_ms))
         now_ms = self.now_ms()
         if records:
@@ -313,7 +253,7 @@ class Runner(RebalanceListener):
     def _tell_trouble(self, now_ms: int) -> None:
         """Say what is wrong outside when that changes."""
         self._trouble_due_ms = now_ms + LOOK_FOR_TROUBLE_MS
-        text = "; ".join(self.troubles())
+        text = "; ".join(self.report.troubles())
         if text != self._told_trouble:
             self._told_trouble = text
             if self.on_trouble is not None:
@@ -326,7 +266,7 @@ class Runner(RebalanceListener):
         else:
             longest_ms = now_ms + round(LONGEST_POLL_S * 1_000)
             until = min(self._commit_due_ms, longest_ms if due is None else min(due, longest_ms))
-        if self._gatekeeper is not None and (look_ms := self._gatekeeper.due_ms) is not None:
+        if self.gatekeeper is not None and (look_ms := self.gatekeeper.due_ms) is not None:
             until = min(until, look_ms)
         return max(0.0, (until - now_ms) / 1_000)
 
@@ -349,8 +289,8 @@ class Runner(RebalanceListener):
             position = positions.get(TopicPartition(*key))
             if position is not None and position > partition.tracker.next_fetch:
                 self.engine.polled(key, (), position, now_ms)
-        if self._gatekeeper is not None:
-            self._gatekeeper.moved(positions.items())
+        if self.gatekeeper is not None:
+            self.gatekeeper.moved(positions.items())
 
     def _hear(self, now_ms: int) -> None:
         """Handle all events from other threads."""
@@ -365,7 +305,7 @@ class Runner(RebalanceListener):
     def _tell_failures(self) -> None:
         """Log new failures that are due, and call the registered callbacks for each."""
         for failed in self.engine.take_failures():
-            entry = self._failure_log.note(failed)
+            entry = self.failure_log.note(failed)
             if entry is not None:
                 log.log(entry.level, "%s", entry.text, extra={"failed": failed})
             for hear in self.on_failure:
@@ -388,7 +328,7 @@ class Runner(RebalanceListener):
             if isinstance(event, Finished):
                 if event.error is not None:
                     raise event.error
-                feed = self._feeds[event.pool]
+                feed = self.feeds[event.pool]
                 feed.lists -= 1
                 feed.portions.learn(len(event.items), event.seconds)
                 self._progress_ms = now_ms
@@ -426,7 +366,7 @@ class Runner(RebalanceListener):
         """Keep every worker in work, with one list in hand and one on the table."""
         if self.is_paused and not self._stopping:
             return
-        for name, feed in self._feeds.items():
+        for name, feed in self.feeds.items():
             most = feed.pool.workers * QUEUED_PER_WORKER
             while feed.lists < most and (ready := self.engine.ready(name)):
                 most_items = max(feed.portions.size(ready), self.engine.batch_size(name))
@@ -522,10 +462,10 @@ class Runner(RebalanceListener):
                 topic_id=self.topic_ids.get(tp.topic, ""),
                 now_ms=now_ms,
             )
-        if self._gatekeeper is not None:
-            self._gatekeeper.look_after(partitions)
+        if self.gatekeeper is not None:
+            self.gatekeeper.look_after(partitions)
             if retry_topics:
-                self._gatekeeper.watch(retry_topics)
+                self.gatekeeper.watch(retry_topics)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions continue. A cluster that does not answer is asked until it does."""
@@ -605,8 +545,8 @@ class Runner(RebalanceListener):
         keys = list(partitions)
         self._past_damage.forget(keys)
         self.engine.removed(keys)
-        if self._gatekeeper is not None:
-            self._gatekeeper.forget(keys)
+        if self.gatekeeper is not None:
+            self.gatekeeper.forget(keys)
 
     def _end(self) -> None:
         """Everything is given up, on purpose."""
