@@ -263,7 +263,6 @@ LARGE_CLASSES = {
         "CoordinatorShards": 15,
         "Loop": 19,
         "Node": 18,
-        "Nodes": 22,
         "Partition": 21,
         "PartitionLog": 23,
         "Segment": 22,

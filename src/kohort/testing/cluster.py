@@ -248,19 +248,19 @@ class Cluster:
 
         Raises BrokerError where there is no such partition, or the node may not lead it.
         """
-        return self._ask(lambda broker: broker.nodes.move_leader(topic, partition, to))
+        return self._ask(lambda broker: broker.nodes.leaders.move(topic, partition, to))
 
     def elect_preferred(self) -> int:
         """Let preferred leaders lead again, where they live; returns how many partitions moved."""
-        return self._ask(lambda broker: len(broker.nodes.elect_preferred()))
+        return self._ask(lambda broker: len(broker.nodes.leaders.elect_preferred()))
 
     def coordinator_of(self, group_id: str) -> int:
         """The node that coordinates a group; -1: none does at present."""
-        return self._ask(lambda broker: broker.nodes.coordinating(group_id).leader)
+        return self._ask(lambda broker: broker.nodes.coordinators.partition_of(group_id).leader)
 
     def move_coordinator(self, group_id: str, to: int | None = None) -> int:
         """Let another node (None: the next) coordinate a group; returns its id."""
-        return self._ask(lambda broker: broker.nodes.move_coordinator(group_id, to))
+        return self._ask(lambda broker: broker.nodes.leaders.move_coordinator(group_id, to))
 
     @contextlib.contextmanager
     def hold_loading(self) -> Generator[None]:

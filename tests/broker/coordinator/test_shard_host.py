@@ -47,7 +47,7 @@ class Nodes(Harness):
 
     @property
     def coordinator(self) -> int:
-        return self.nodes.coordinating(GROUP).leader
+        return self.nodes.coordinators.partition_of(GROUP).leader
 
     def host(self) -> GroupHost:
         return self.at(self.coordinator).groups.host_of(GROUP)
@@ -81,7 +81,7 @@ class Nodes(Harness):
         return self.ask(request, HeartbeatResponse, None, node).error_code
 
     def move(self, to: int | None = None) -> int:
-        return self.nodes.move_coordinator(GROUP, to)
+        return self.nodes.leaders.move_coordinator(GROUP, to)
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
@@ -238,11 +238,11 @@ def test_no_marker_is_written_while_a_shard_is_loaded(nodes: Nodes) -> None:
     nodes.commit(5)
     nodes.nodes.loading.hold()
     nodes.move()
-    partition = nodes.nodes.coordinating(GROUP)
-    assert not nodes.nodes.takes_markers(partition)
+    partition = nodes.nodes.coordinators.partition_of(GROUP)
+    assert not nodes.nodes.coordinators.takes_markers(partition)
     nodes.nodes.loading.release()
     nodes.env.settle()
-    assert nodes.nodes.takes_markers(partition)
+    assert nodes.nodes.coordinators.takes_markers(partition)
     assert nodes.committed() == 5
 
 
@@ -310,9 +310,9 @@ def test_a_marker_stands_behind_what_was_replayed_before_it(nodes: Nodes) -> Non
     """Else the records would get other offsets than they were replayed with."""
     with nodes.one_turn():
         nodes.begin_commit(1)
-        partition = nodes.nodes.coordinating(GROUP)
+        partition = nodes.nodes.coordinators.partition_of(GROUP)
         assert nodes.batches() == []
-        assert nodes.nodes.takes_markers(partition)
+        assert nodes.nodes.coordinators.takes_markers(partition)
         assert nodes.batches() == [1]
 
 
@@ -339,7 +339,7 @@ def test_a_batch_that_waits_for_its_transaction_dies_with_its_node() -> None:
     nodes = Nodes(durability="fsync")
     find = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
     coordinator = nodes.ask(find, FindCoordinatorResponse, 4).coordinators[0].node_id
-    nodes.nodes.move_leader("t", 0, coordinator % 3 + 1)
+    nodes.nodes.leaders.move("t", 0, coordinator % 3 + 1)
     partition = nodes.state.topics.partition("t", 0)
     assert partition is not None
     init = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)

@@ -130,7 +130,7 @@ class World(Nodes):
             case "stage":
                 self.stage(at)
             case "marker":
-                index = self.nodes.coordinating(GROUP).index
+                index = self.nodes.coordinators.partition_of(GROUP).index
                 markers = markers_request(PRODUCER, 0, commit=who > 0)
                 markers.markers[0].topics[0].name = OFFSETS_TOPIC
                 markers.markers[0].topics[0].partition_indexes = [index]

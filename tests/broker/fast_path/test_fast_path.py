@@ -482,11 +482,11 @@ def test_a_partition_that_another_node_leads_is_left_to_it() -> None:
         one.harness.node.node_id,
         next(n.node_id for n in nodes if n is not one.harness.node),
     )
-    nodes.move_leader("t", 0, me)
+    nodes.leaders.move("t", 0, me)
     produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
     one.turn([(0, produce)])
     one.peers[0].frame_received(one.lines[0], memoryview(produce))
-    nodes.move_leader("t", 0, other)
+    nodes.leaders.move("t", 0, other)
     one.turn([(0, produce)])
     refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [a.error_code for a in one.produced()] == [0, refused, refused]
@@ -502,8 +502,8 @@ def test_batches_carry_the_epoch_of_their_leader() -> None:
     other = next(n.node_id for n in nodes if n.node_id != me)
     produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
     for _ in range(3):
-        nodes.move_leader("t", 0, other)
-        nodes.move_leader("t", 0, me)
+        nodes.leaders.move("t", 0, other)
+        nodes.leaders.move("t", 0, me)
         one.turn([(0, produce)] * 3)
     epochs = [header.partition_leader_epoch for header, _ in partition.log.batches()]
     assert epochs[-9:] == [e for e in sorted(set(epochs))[-3:] for _ in range(3)]

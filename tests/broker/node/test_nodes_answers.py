@@ -106,7 +106,7 @@ class Nodes(Harness):
         return self.ask(request, MetadataResponse, 12, node).topics[0].partitions[0]
 
     def move(self, to: int | None = None) -> int:
-        return self.nodes.move_leader("t", 0, to)
+        return self.nodes.leaders.move("t", 0, to)
 
 
 @pytest.fixture
@@ -407,7 +407,7 @@ def test_epochs_are_in_the_log_and_survive(nodes: Nodes) -> None:
     nodes.create("u", 2)
     nodes.put(b"a")
     nodes.move()
-    nodes.nodes.move_leader("u", 1, None)
+    nodes.nodes.leaders.move("u", 1, None)
     assert nodes.files.read_all("t-0/leader-epoch-checkpoint") == b"0\n2\n0 0\n1 1\n"
     leader = nodes.leader
     for clean in (True, False):

@@ -48,7 +48,7 @@ class World(Nodes):
         self.sent: list[tuple[bytes, Answer]] = []
         self.led: dict[tuple[str, int, int], int] = {}
         self.ends: dict[tuple[str, int], int] = {}
-        self.nodes.coordinating(GROUP)
+        self.nodes.coordinators.partition_of(GROUP)
 
     def act(self, what: str, node: int) -> None:
         nodes = self.nodes
@@ -62,11 +62,11 @@ class World(Nodes):
                 case "restart" if node not in running:
                     nodes.restart(node)
                 case "lead":
-                    nodes.move_leader("t", 0, node)
+                    nodes.leaders.move("t", 0, node)
                 case "coordinate":
-                    nodes.move_coordinator(GROUP, node)
+                    nodes.leaders.move_coordinator(GROUP, node)
                 case "prefer":
-                    nodes.elect_preferred()
+                    nodes.leaders.elect_preferred()
                 case "hold":
                     self.holds += 1
                     nodes.loading.hold()
@@ -144,7 +144,7 @@ class World(Nodes):
 
     def check_records(self) -> None:
         leader = self.state.leadership.at("t", 0).leader
-        self.nodes.move_leader("t", 0, self.config.node_id)  # where the harness asks
+        self.nodes.leaders.move("t", 0, self.config.node_id)  # where the harness asks
         stored = [value for _, value in self.read_all("t")]
         assert len(stored) == len(set(stored))
         for value, answer in self.sent:

@@ -59,7 +59,7 @@ def _reassign(
             answer.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             return answer
         _check(node, topic, partition, partition.replicas, any_number)
-        node.nodes.place(topic, partition.partition_index, partition.replicas)
+        node.nodes.leaders.place(topic, partition.partition_index, partition.replicas)
     except BrokerError as error:
         answer.error_code, answer.error_message = error.code, error.detail
     return answer

@@ -37,7 +37,7 @@ def handle(node: NodeServices, request: DeleteTopicsRequest, call: Call) -> None
         except BrokerError as error:
             results = [_refused(r, error) if r.name in chosen else r for r in results]
         if gone := {name for name in chosen if node.topics.get(name) is None}:
-            node.nodes.topics_deleted(gone)
+            node.nodes.coordinators.topics_deleted(gone)
     call.answer(DeleteTopicsResponse(responses=results))
 
 

@@ -43,7 +43,7 @@ def handle(node: NodeServices, request: ElectLeadersRequest, call: Call) -> None
     every: list[str] = []
     unclean = request.election_type == _UNCLEAN
     if request.topic_partitions is None:
-        changes = [] if unclean else node.nodes.elect_preferred()
+        changes = [] if unclean else node.nodes.leaders.elect_preferred()
         codes = [((change.topic, change.partition), ErrorCode.NONE) for change in changes]
         every = [topic.name for topic in node.topics]
     else:
@@ -52,7 +52,7 @@ def handle(node: NodeServices, request: ElectLeadersRequest, call: Call) -> None
         leadership = node.leadership
         codes = [(tp, _fault(leadership, tp, tp in known, unclean)) for tp in asked]
         eligible = [tp for tp, code in codes if code == ErrorCode.NONE]
-        node.nodes.elect_preferred(eligible)
+        node.nodes.leaders.elect_preferred(eligible)
     call.answer(ElectLeadersResponse(replica_election_results=_results(codes, every)))
 
 

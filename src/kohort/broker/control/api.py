@@ -131,21 +131,23 @@ def _move_leader(broker: Broker, asked: Asked) -> Answer:
     if partition is None:
         raise UsageError("partition is missing")
     topic = _text(asked, "topic")
-    return {"leader": broker.nodes.move_leader(topic, partition, _whole(asked, "to"))}
+    return {"leader": broker.nodes.leaders.move(topic, partition, _whole(asked, "to"))}
 
 
 def _prefer(broker: Broker, asked: Asked) -> Answer:
     if asked.parts[1] != "preferred":
         raise UsageError("POST /leaders moves one, POST /leaders/preferred brings all home")
-    return {"moved": len(broker.nodes.elect_preferred())}
+    return {"moved": len(broker.nodes.leaders.elect_preferred())}
 
 
 def _coordinator(broker: Broker, asked: Asked) -> Answer:
-    return {"node": broker.nodes.coordinating(asked.parts[1]).leader}
+    return {"node": broker.nodes.coordinators.partition_of(asked.parts[1]).leader}
 
 
 def _move_coordinator(broker: Broker, asked: Asked) -> Answer:
-    return {"node": broker.nodes.move_coordinator(_text(asked, "group"), _whole(asked, "to"))}
+    return {
+        "node": broker.nodes.leaders.move_coordinator(_text(asked, "group"), _whole(asked, "to"))
+    }
 
 
 def _loading(broker: Broker, asked: Asked) -> Answer:

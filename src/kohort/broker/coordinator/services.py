@@ -51,6 +51,34 @@ class LoadBarrier(Protocol):
         ...
 
 
+class LeaderPort(Protocol):
+    """Changes of partitions' leaders and replicas."""
+
+    def elect_preferred(self, partitions: Iterable[tuple[str, int]] | None = None) -> list[Change]:
+        """Give partitions back to their preferred leaders. Raises BrokerError."""
+        ...
+
+    def place(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Move a partition's replicas. Raises BrokerError."""
+        ...
+
+
+class CoordinatorsPort(Protocol):
+    """The coordinators on all nodes of the process."""
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """Topics are gone, and their committed offsets with them."""
+        ...
+
+    def takes_markers(self, partition: Partition) -> bool:
+        """Whether the shard of an internal partition is loaded and takes transaction markers."""
+        ...
+
+    def marker_written(self, partition: Partition, producer_id: int, committed: bool) -> None:
+        """Tell the shard of an internal partition of a marker in it."""
+        ...
+
+
 class ClusterNodes(Protocol):
     """The nodes of the process."""
 
@@ -73,24 +101,14 @@ class ClusterNodes(Protocol):
         """The first node that is believed to live, or -1."""
         ...
 
-    def elect_preferred(self, partitions: Iterable[tuple[str, int]] | None = None) -> list[Change]:
-        """Give partitions back to their preferred leaders. Raises BrokerError."""
+    @property
+    def leaders(self) -> LeaderPort:
+        """Moves leaders and replicas of partitions."""
         ...
 
-    def place(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        """Move a partition's replicas. Raises BrokerError."""
-        ...
-
-    def topics_deleted(self, names: Iterable[str]) -> None:
-        """Topics are gone, and their committed offsets with them."""
-        ...
-
-    def takes_markers(self, partition: Partition) -> bool:
-        """Whether the shard of an internal partition is loaded and takes transaction markers."""
-        ...
-
-    def marker_written(self, partition: Partition, producer_id: int, committed: bool) -> None:
-        """Tell the shard of an internal partition of a marker in it."""
+    @property
+    def coordinators(self) -> CoordinatorsPort:
+        """The coordinators on all nodes."""
         ...
 
 

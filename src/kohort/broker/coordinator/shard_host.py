@@ -134,7 +134,7 @@ class ShardHost(ABC, Generic[S]):
             self._replay_some(shard, opened.batches())
 
     def _replay_some(self, shard: S, batches: Iterator[tuple[BatchHeader, memoryview]]) -> None:
-        """Replay a slice; nobody appends meanwhile (see `Nodes.takes_markers`)."""
+        """Replay a slice; nobody appends meanwhile (see `Coordinators.takes_markers`)."""
         if self._closed or shard is not self.shard:
             return
         try:
@@ -193,7 +193,7 @@ class ShardHost(ABC, Generic[S]):
         return self.loaded and self._write()
 
     def marker_written(self, producer_id: int, committed: bool) -> None:
-        """The log contains a marker (see `Nodes.takes_markers`)."""
+        """The log contains a marker (see `Coordinators.takes_markers`)."""
         if not self._closed:
             self.shard.replay_marker(producer_id, committed)
             self._arm()

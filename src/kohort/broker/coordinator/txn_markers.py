@@ -30,12 +30,12 @@ def write_marker(
     if partition is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     nodes = node.nodes
-    if partition.topic.internal and not nodes.takes_markers(partition):
+    if partition.topic.internal and not nodes.coordinators.takes_markers(partition):
         raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     batch = marker_batch(producer_id, epoch, marker, node.env.wall_ms())
     partition.append(batch, BatchHeader(batch, 0), done, marker)
     if partition.topic.internal:
-        nodes.marker_written(partition, producer_id, marker.committed)
+        nodes.coordinators.marker_written(partition, producer_id, marker.committed)
 
 
 def require_leader(node: HostServices, topic: str, index: int) -> None:

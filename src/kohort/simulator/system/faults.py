@@ -127,7 +127,7 @@ class Faults:
         partition = self._chance.randrange(self._world.partitions[topic])
         return self._move(
             f"{topic}-{partition}",
-            lambda: self._world.broker.nodes.move_leader(topic, partition, None),
+            lambda: self._world.broker.nodes.leaders.move(topic, partition, None),
         )
 
     def _coordinator_move(self) -> str:
@@ -135,13 +135,14 @@ class Faults:
         if self._chance.random() < 0.5:
             group = self._chance.choice((MOVERS, READERS))
             return self._move(
-                f"coordinator of {group}", lambda: broker.nodes.move_coordinator(group, None)
+                f"coordinator of {group}",
+                lambda: broker.nodes.leaders.move_coordinator(group, None),
             )
         transactions = "__transaction_state"
         topic = self._chance.choice((OFFSETS_TOPIC, transactions))
         partition = self._chance.randrange(2)
         return self._move(
-            f"{topic}-{partition}", lambda: broker.nodes.move_leader(topic, partition, None)
+            f"{topic}-{partition}", lambda: broker.nodes.leaders.move(topic, partition, None)
         )
 
     def _move(self, what: str, move: Callable[[], int]) -> str:
