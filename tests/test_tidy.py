@@ -265,7 +265,6 @@ LARGE_CLASSES = {
         "Node": 18,
         "Partition": 21,
         "PartitionLog": 23,
-        "Segment": 22,
         "SimCluster": 17,
         "Topics": 14,
         "Transactional": 16,

@@ -401,9 +401,9 @@ def test_housekeeping_goes_on_after_an_error() -> None:
     assert partition is not None
     assert partition.log is not None
     first = partition.log.segments[0]
-    first.forget_index()
-    first._max_timestamp = None
-    first.remove_index()
+    first.index.forget()
+    first.index.latest_ms = None
+    first.index.remove()
     disk._live[first.file.path].data[8] = 0xFF
     harness.env.advance(300_000)
     assert partition.offline

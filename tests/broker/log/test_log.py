@@ -14,7 +14,8 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.recovery import find, headers
-from kohort.broker.log.segment import IndexMemory, _crc, file_name
+from kohort.broker.log.segment import IndexMemory
+from kohort.broker.log.stored_index import checksum, file_name
 from kohort.broker.log.topic_config import TopicConfig
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
@@ -272,7 +273,7 @@ def test_the_indexes_of_sealed_segments_are_bounded() -> None:
         found = log.offset_for_time(offset * 5, log.end)
         assert found is not None
         assert found.offset == offset
-        assert sum(s._index is not None for s in log.segments[:-1]) <= 3
+        assert sum(s.index.in_memory is not None for s in log.segments[:-1]) <= 3
 
 
 @pytest.mark.parametrize("by", ["time", "size"])
@@ -305,8 +306,8 @@ def test_the_latest_time_of_a_sealed_segment_is_in_its_index(batches: int) -> No
         append(log, timestamps=[WALL_MS + i])
     log.roll()
     append(log, timestamps=[WALL_MS - 5])
-    log.segments[0].forget_index()
-    log.segments[0]._max_timestamp = None
+    log.segments[0].index.forget()
+    log.segments[0].index.latest_ms = None
     found = log.offset_for_time(WALL_MS + batches - 1, log.high)
     assert found is not None
     assert found.offset == batches - 1
@@ -331,7 +332,7 @@ def test_an_index_of_other_batches_is_built_again(sealed: bool) -> None:
         offsets[at] -= 1
     for suffix, data in (
         (".index", bytes(offsets)),
-        (".indexcrc", _crc(bytes(offsets), times, b"")),
+        (".indexcrc", checksum(bytes(offsets), times, b"")),
     ):
         files.remove(name + suffix)
         files.open(name + suffix, create=True).append([data])

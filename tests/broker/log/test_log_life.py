@@ -52,7 +52,7 @@ def test_what_goes_by_the_lane_after_an_orderly_start_is_in_the_next_index() -> 
     harness = harness.restarted(clean=True)
     log = log_of(harness)
     assert log.end.offset == 21
-    assert log.active.indexed, "it was believed"
+    assert log.active.index.on_disk, "it was believed"
     assert log.active.max_timestamp == WALL_MS + 5_000
     found = log.offset_for_time(WALL_MS + 1_000, log.high)
     assert found is not None

@@ -126,9 +126,9 @@ def test_an_unreadable_log_says_how_to_repair_it(caplog: pytest.LogCaptureFixtur
     assert partition is not None
     assert partition.log is not None
     first = partition.log.segments[0]
-    first.forget_index()
-    first._max_timestamp = None
-    first.remove_index()
+    first.index.forget()
+    first.index.latest_ms = None
+    first.index.remove()
     disk._live[first.file.path].data += b"\x07" * 100
     harness.env.advance(300_000)
     assert "kohort broker repair DATA_DIR" in (partition.offline or "")

@@ -246,7 +246,7 @@ class _Rewriting:
         path = f"{directory}/{self._base:020d}.log"
         new = Segment(self._files, directory, self._base, self._files.open(path), interval)
         new.next_offset = self._end
-        new.write_index()
+        new.index.write()
         self._log.replace_segments(self._group, new)
 
 

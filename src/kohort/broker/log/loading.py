@@ -22,7 +22,8 @@ from kohort.broker.log.files import Files, LogFile
 from kohort.broker.log.log import EPOCHS_FILE, PartitionLog, note_ended
 from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
-from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment
+from kohort.broker.log.stored_index import file_name
 from kohort.broker.log.topic_config import TopicConfig
 from kohort.broker.log.txn_index import TXN_INDEX_SUFFIX, marker_of
 from kohort.errors import CorruptRecordError
@@ -108,7 +109,7 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
             for b in bases
         ]
         for segment in segments:
-            segment.has_aborted = file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names
+            segment.index.has_aborted = file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names
     epochs = LeaderEpochs()
     if EPOCHS_FILE in names:
         epochs.restore(files.read_all(f"{directory}/{EPOCHS_FILE}"))
@@ -179,7 +180,7 @@ class _Recovery:
             if not opening.clean and following.base_offset > opening.recovery_point:
                 suspects.append(segment)
         if last.size == 0:
-            last.start_index()
+            last.index.start()
         if suspects or not opening.clean or not last.load_tail(self._names):
             suspects.append(last)
         return suspects
@@ -237,8 +238,8 @@ class _Recovery:
 
     def _scan(self, segment: Segment) -> bool:
         """Read a segment whole; False when the log ends with it."""
-        segment.remove_index()
-        segment.start_index()
+        segment.index.remove()
+        segment.index.start()
         end = scan(
             segment.file,
             segment.base_offset,
@@ -267,7 +268,7 @@ class _Recovery:
         if self._opening.durable:
             self.unsynced.append(segment.file)
         if whole and later:
-            segment.write_index()
+            segment.index.write()
         return whole
 
     def _drop(self, later: list[Segment]) -> None:
@@ -279,6 +280,6 @@ class _Recovery:
                 segment.size,
             )
             segment.remove()
-            segment.remove_index()
+            segment.index.remove()
             if self._opening.durable:
                 self._files.sync_dir(self._opening.directory)

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import DISK_FULL, Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
-from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment
+from kohort.broker.log.stored_index import file_name
 from kohort.broker.log.times import first_at_time, times_of
 from kohort.broker.log.topic_config import TopicConfig
 from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
@@ -336,7 +337,7 @@ class PartitionLog:
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the end of the log."""
         old = self.active
-        old.write_index()
+        old.index.write()
         self.write_snapshot()
         self._rolling = True
         segment = Segment.create(
@@ -395,12 +396,12 @@ class PartitionLog:
         """
         transactions: list[AbortedTransaction] = []
         for segment in self.segments_from(start):
-            if not segment.has_aborted:
+            if not segment.index.has_aborted:
                 continue
-            entries = segment.aborted
+            entries = segment.index.aborted
             if entries is None:
                 self._find_aborted()
-                entries = segment.aborted or []
+                entries = segment.index.aborted or []
             self._index_used(segment)
             for entry in entries:
                 if entry.last_offset >= start and entry.first_offset < end:
@@ -413,14 +414,14 @@ class PartitionLog:
         """Build the index of aborted transactions again, from every batch that is there."""
         producers = Producers()
         for segment in self.segments:
-            segment.set_aborted([])
+            segment.index.set_aborted([])
             for header, batch in segment.batches():
                 marker = marker_of(batch) if header.is_control else None
                 ended = producers.note(header, header.base_offset, 0, marker)
                 if ended is not None:
                     note_ended(segment, producers, ended)
             if segment is not self.active:
-                segment.write_index()
+                segment.index.write()
 
     def _index_used(self, segment: Segment) -> None:
         if self.index_memory is not None and segment is not self.segments[-1]:
@@ -504,7 +505,7 @@ class PartitionLog:
         segment = self.segments[0]
         self._guarded(segment.remove)  # else it stays, to go first the next time: no gap is left
         del self.segments[0], self._bases[0]
-        self._guarded(segment.remove_index)
+        self._guarded(segment.index.remove)
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete what is too old or too much, by the topic's configuration; returns segments."""
@@ -552,9 +553,9 @@ class PartitionLog:
         """What saves the next start from reading the log; a short one is read as fast."""
         active = self.active
         whole = len(self.segments) == 1 and active.base_offset == 0
-        if not active.indexed and not active.is_short:
-            active.write_index()
-        if self.snapshot_at != active.next_offset and not (whole and active.is_short):
+        if not active.index.on_disk and not active.index.is_short:
+            active.index.write()
+        if self.snapshot_at != active.next_offset and not (whole and active.index.is_short):
             self.write_snapshot()
 
 
@@ -564,6 +565,6 @@ def note_ended(segment: Segment, producers: Producers, ended: Completed) -> None
         return
     first_open = producers.first_open
     stable = ended.last_offset + 1 if first_open is None else first_open
-    segment.add_aborted(
+    segment.index.add_aborted(
         AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable)
     )

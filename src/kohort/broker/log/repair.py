@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from kohort.broker.log.files import Files, LogFile, replace_file
 from kohort.broker.log.loading import COMPACTED_MARKER, segment_bases
-from kohort.broker.log.segment import (
+from kohort.broker.log.stored_index import (
     INDEX_CRC_SUFFIX,
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,

@@ -22,7 +22,8 @@ from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partiti
 from kohort.broker.log.files import Files, Names, Syncable, disk_refusal
 from kohort.broker.log.loading import Opening, open_log, segment_bases
 from kohort.broker.log.log import PartitionLog
-from kohort.broker.log.segment import IndexMemory, Segment, file_name
+from kohort.broker.log.segment import IndexMemory, Segment
+from kohort.broker.log.stored_index import file_name
 from kohort.broker.security.acls import Acls
 from kohort.broker.security.authentication import Authenticator, token_verifier
 from kohort.broker.state.client_quotas import ClientQuotas

@@ -180,7 +180,7 @@ class Partition:
     def aborted(self, span: Span, offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in what was located from `offset` on."""
         assert self.log is not None
-        if not any(segment.has_aborted for segment in self.log.segments_from(offset)):
+        if not any(segment.index.has_aborted for segment in self.log.segments_from(offset)):
             return []
         end = offset
         for header in headers(span.segment.file.read, span.start, span.end):
