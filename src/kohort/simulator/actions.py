@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kohort.client.common.types import TopicPartition
+from kohort.simulator.cluster import NOBODY
 from kohort.simulator.grammar import Grammar
 from kohort.simulator.network import ANSWER, REQUEST, FrameRule
 
@@ -328,7 +329,9 @@ def power(world: World, node: int | None) -> None:
 def _kill(world: World, node: SimNode | None, *, silent: bool) -> None:
     if node is None or not node.alive:
         return
-    world.remember_leaders()
+    for partition, leader in enumerate(world.cluster.group_leaders):
+        if leader != NOBODY:  # `power` asks after the node has died
+            world.last_leader[partition] = leader
     node.die()
     world.network.node_dies(node.number, silent=silent)
     world.cluster.node_gone(node.number)

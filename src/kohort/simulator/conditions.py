@@ -43,7 +43,7 @@ def is_in_state(world: World, who: str, state: str) -> Met:
 @_asks("everybody is stable")
 def all_stable(world: World) -> Met:
     """Every living consumer is a stable member with nothing left to do, and the group is, too."""
-    return world.is_settled
+    return world.observed.is_settled
 
 
 @_asks("{who} owns {tp}")
@@ -78,23 +78,26 @@ def is_told(world: World, who: str, code: int, api: str) -> Met:
 @_asks("generation {n} is written")
 def generation_written(world: World, generation: int) -> Met:
     """The group's log has this generation (or epoch), or a later one."""
-    return lambda: world.generation() >= generation
+    return lambda: world.observed.generation() >= generation
 
 
 @_asks("a new generation is written")
 def new_generation(world: World) -> Met:
     """The group's log has a later generation (or epoch) than when this step's turn came."""
-    before = world.generation()
-    return lambda: world.generation() > before
+    before = world.observed.generation()
+    return lambda: world.observed.generation() > before
 
 
 @_asks("a new assignment is written")
 def new_assignment(world: World) -> Met:
     """The group's log has the assignment of a later generation than when this step's turn came."""
-    before = world.generation()
+    before = world.observed.generation()
 
     def met() -> bool:
-        return world.generation() > before and assignment_written(world, world.generation())()
+        return (
+            world.observed.generation() > before
+            and assignment_written(world, world.observed.generation())()
+        )
 
     return met
 
@@ -102,7 +105,7 @@ def new_assignment(world: World) -> Met:
 @_asks("{tp} is committed at {n}")
 def is_committed(world: World, tp: TopicPartition, offset: int) -> Met:
     """The group's committed offset is this now."""
-    return lambda: world.committed(tp) == offset
+    return lambda: world.observed.committed(tp) == offset
 
 
 @_asks("the group has {n} members")
@@ -110,7 +113,7 @@ def has_members(world: World, count: int) -> Met:
     """The coordinator counts so many."""
 
     def met() -> bool:
-        group = world.look()
+        group = world.observed.look()
         return group is not None and len(group.members) == count
 
     return met
@@ -121,7 +124,7 @@ def assignment_written(world: World, generation: int) -> Met:
     """The group's log has the assignment of this generation, or a later one."""
 
     def met() -> bool:
-        stored, group = world.stored_group(), world.look()
+        stored, group = world.observed.stored(), world.observed.look()
         if group is None or group.epoch < generation:
             return False
         if stored is None or group.consumer or group.epoch > generation:
@@ -135,7 +138,7 @@ def assignment_written(world: World, generation: int) -> Met:
 def group_is(world: World, state: str) -> Met:
     """The coordinator's state of the group: empty, preparing, completing, stable; under KIP-848
     empty, assigning, reconciling, stable."""
-    return lambda: world.group_state() == state
+    return lambda: world.observed.state() == state
 
 
 @_asks("{api} of {who} arrives")
@@ -183,20 +186,20 @@ def expect_count(world: World, who: str, count: int) -> bool:
 @_expects("the generation is at most {n}")
 def expect_generation(world: World, most: int) -> bool:
     """At the end there were no more rebalances than that (GL1)."""
-    return world.generation() <= most
+    return world.observed.generation() <= most
 
 
 @_expects("the group has {n} members")
 def expect_members(world: World, count: int) -> bool:
     """At the end the coordinator counts so many."""
-    group = world.look()
+    group = world.observed.look()
     return (0 if group is None else len(group.members)) == count
 
 
 @_expects("{tp} is committed at {n}")
 def expect_committed(world: World, tp: TopicPartition, offset: int) -> bool:
     """At the end the group's committed offset is this."""
-    return world.committed(tp) == offset
+    return world.observed.committed(tp) == offset
 
 
 @_expects("{who} is fenced")

@@ -18,9 +18,9 @@ from kohort.simulator.cluster import SimCluster
 from kohort.simulator.event_log import Journal
 from kohort.simulator.machine import Clock, Machine
 from kohort.simulator.network import Asked, Channel
+from kohort.simulator.observed_group import ObservedGroup
 from kohort.simulator.plan import Plan, Settings
 from kohort.simulator.schedule import Schedule
-from kohort.simulator.views import GroupLook
 from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -73,7 +73,8 @@ class MemberWorld(Protocol):
     def cluster(self) -> SimCluster: ...
     @property
     def healed_ms(self) -> int | None: ...
-    def look(self) -> GroupLook | None: ...
+    @property
+    def observed(self) -> ObservedGroup: ...
 
 
 class Hand(Channel):
@@ -159,7 +160,7 @@ class Hand(Channel):
 
     def leave(self, member_id: str = "") -> None:
         """It leaves, or sees to it that another member does (as administrators do)."""
-        who, group = member_id or self.member_id, self.world.look()
+        who, group = member_id or self.member_id, self.world.observed.look()
         if member_id and group is not None and group.consumer:
             gone = ConsumerGroupHeartbeatRequest(group_id=self.world.group, member_id=who)
             gone.member_epoch = _LEAVES

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from kohort.client.common.types import TopicPartition
 from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
 from kohort.simulator.caller import Application, ApplicationHooks
-from kohort.simulator.cluster import NOBODY, SimCluster
+from kohort.simulator.cluster import SimCluster
 from kohort.simulator.event_log import Journal
 from kohort.simulator.logs import GroupLog
 from kohort.simulator.machine import Clock
 from kohort.simulator.network import Network
 from kohort.simulator.node import NodeHooks, SimNode
+from kohort.simulator.observed_group import ObservedGroup
 from kohort.simulator.plan import Plan
 from kohort.simulator.schedule import Schedule
 from kohort.simulator.scripted_members import Hand
-from kohort.simulator.views import GroupLook, look_at
-
-if TYPE_CHECKING:
-    from kohort.group.coordinator.state.classic_records import StoredGroup
 
 RESTART_MS = 500
 
@@ -60,6 +56,8 @@ class World:
         """Of requests, whichever node they come to: checks know them by it."""
         self._ids = 0
         self.cluster = SimCluster(self, plan.group_partitions)
+        self.observed = ObservedGroup(self.cluster, self.group, self.live, self.checks)
+        """The group as its coordinator has it."""
         self._build()
 
     def _build(self) -> None:
@@ -149,12 +147,6 @@ class World:
             node.start()
             self.cluster.node_back(node.number)
 
-    def remember_leaders(self) -> None:
-        """For those who ask later whom a dead node led."""
-        for partition, leader in enumerate(self.cluster.group_leaders):
-            if leader != NOBODY:
-                self.last_leader[partition] = leader
-
     def release_loading(self) -> None:
         """Coordinators that could not get through loading do so now."""
         self.loading_held = False
@@ -182,53 +174,3 @@ class World:
         return TopicsImage.of(
             TopicImage(ids[name], name, len(logs)) for name, logs in self.cluster.topics.items()
         )
-
-    # -- what conditions and checks ask ----------------------------------------------------------
-
-    def stored_group(self) -> StoredGroup | None:
-        """The classic group as the coordinator in charge has it in its log."""
-        host = self.cluster.coordinator(self.group)
-        if host is None or host.shard is None or not host.loaded:
-            return None
-        return host.shard.durable.groups.get(self.group)
-
-    def look(self) -> GroupLook | None:
-        """The group as the coordinator in charge has it."""
-        host = self.cluster.coordinator(self.group)
-        if host is None or host.shard is None or not host.loaded:
-            return None
-        return look_at(host.shard, self.group)
-
-    def generation(self) -> int:
-        """The group's generation or epoch, -1 without a group or coordinator."""
-        group = self.look()
-        return -1 if group is None else group.epoch
-
-    def group_state(self) -> str | None:
-        """The coordinator's state of the group, as one word."""
-        group = self.look()
-        return None if group is None else group.state
-
-    def committed(self, tp: TopicPartition) -> int | None:
-        """The group's committed offset, as the coordinator in charge has it."""
-        host = self.cluster.coordinator(self.group)
-        if host is None or host.shard is None:
-            return None
-        stored = host.shard.durable.offsets.get(self.group, {}).get((tp.topic, tp.partition))
-        return None if stored is None else stored.offset
-
-    def is_settled(self) -> bool:
-        """Everybody alive is a stable member of one stable group, with nothing left to do."""
-        live = self.live()
-        if not live:
-            return self.group_state() in {None, "empty", "dead"}
-        if self.group_state() != "stable":
-            return False
-        for app in live:
-            session = app.consumer.core.session
-            member = None if session is None else session.member
-            if member is None or member.state.name != "STABLE" or app.consumer.core.inbox.steps:
-                return False
-            if member.generation != self.generation():
-                return False
-        return not self.checks.unowned()

@@ -56,10 +56,10 @@ class Liveness:
 
     def settled(self) -> None:
         """GL1, GL2, GL4: all in, all stable, every partition owned once."""
-        if self._world.is_settled():
+        if self._world.observed.is_settled():
             return
         states = ", ".join(self._state(app.name) for app in self._world.live())
-        group = self._world.group_state()
+        group = self._world.observed.state()
         demand(
             group in {"stable", None},
             "GL4",

@@ -194,7 +194,7 @@ class LifeChecks:
 
     def strangers(self) -> bool:
         """Whether the group has members that nobody is behind."""
-        group = self._world.look()
+        group = self._world.observed.look()
         return group is not None and not set(group.members) <= self.living()
 
     def at_the_end(self) -> None:
@@ -202,4 +202,4 @@ class LifeChecks:
         for one in self.uncommitted():
             cl2_is_committed(*one)
         after_ms = self._world.schedule.now_ms - (self._world.healed_ms or 0)
-        gl3_the_dead_are_gone(self._world.look(), self.living(), after_ms)
+        gl3_the_dead_are_gone(self._world.observed.look(), self.living(), after_ms)

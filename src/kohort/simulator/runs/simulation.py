@@ -97,7 +97,10 @@ class Simulation:
         """Liveness: settled within the bound, then every member reads the new records."""
         bound_ms = self.world.plan.peace_ms or self.checks.liveness.bound_ms()
         begin_ms = self.world.schedule.now_ms
-        while not self.world.is_settled() and self.world.schedule.now_ms < begin_ms + bound_ms:
+        while (
+            not self.world.observed.is_settled()
+            and self.world.schedule.now_ms < begin_ms + bound_ms
+        ):
             self._run_until(self.world.schedule.now_ms + 500)
         self.checks.liveness.settled()
         # Who is still at its slow work has not come to read yet; that is no promise broken.
@@ -155,5 +158,5 @@ class Simulation:
             self.world.schedule.now_ms,
             self.world.journal.story,
             read,
-            self.world.generation(),
+            self.world.observed.generation(),
         )
