@@ -1,4 +1,8 @@
-"""The network: one small readiness loop, framed connections, listeners. See DESIGN.md."""
+"""The network: one small readiness loop, framed connections, listeners. See DESIGN.md.
+
+`loop` is the loop and its timers, `poller` epoll or kqueue, `connection` a stream of frames, `tls`
+the same encrypted, `movers` the threads that send large answers.
+"""
 
 from kohort.net.connection import Buffer, Connection, ConnectionHandler, Transport
 from kohort.net.listener import Listener

@@ -7,6 +7,12 @@
             .option("kafka.bootstrap.servers", "localhost:9092")
             .option("subscribe", "flights").option("group.id", "reports").load())
 
+A query: `source` is Spark's entry, `planner` (driver) decides how far a batch reads, `fetch`
+(executors) reads it, `sink` writes. A pipeline: `pipeline` registers handlers and DataFrame steps,
+`supervise` starts and restarts their queries, `pipeline_sink` runs handlers in tasks, `outputs`
+write exactly once, `dataframes` turns steps into transactions; `evolution` compares a changed
+program with what is stored, `rebuilding` replays.
+
 Needs the extra `kohort[spark]` and Java 17 or later; `session()` says what is missing. Names are
 loaded when they are used, so importing this package needs neither.
 """

@@ -1,1 +1,5 @@
-"""What a broker process keeps: topics, partitions, leadership, quotas, fetch sessions."""
+"""What a broker process keeps: topics, partitions, leadership, quotas, fetch sessions.
+
+`broker_state` owns all of it and its timers (retention, compaction, flushing); `topics` creates,
+changes and deletes; `partition` is a log as APIs see it; `leadership` decides who leads.
+"""
