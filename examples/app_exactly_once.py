@@ -13,7 +13,7 @@ from kohort import App, Permanent
 
 
 def bill(record: Any) -> dict[str, Any]:
-    """What one order costs; a bad one is a failure for good."""
+    """The bill of one order; a bad order is a permanent failure."""
     amount = int(record.value or b"0")
     if amount < 0:
         raise Permanent("negative_amount")

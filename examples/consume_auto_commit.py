@@ -14,7 +14,7 @@ from kohort import Consumer, Record
 
 
 def run(topic: str, group: str, bootstrap: str, work: Callable[[Record], bool]) -> None:
-    """Until `work` returns False."""
+    """Run until `work` returns False."""
     with Consumer(
         bootstrap_servers=bootstrap,
         group_id=group,

@@ -6,7 +6,7 @@ Two members may read one partition at the same time: a member that lost its coor
 reading while the new owner works. So each member remembers the position that it read from the
 database or stored itself, and a transaction commits only if the database still has that position.
 Otherwise the member drops the records and continues from the database's position. Comparing with
-the offset of the first record instead would skip records that nobody stored.
+the offset of the first record instead would skip records that were never stored.
 
 `consume_rewind_database.py` withdraws a bad deployment. From then on its members store nothing.
 
@@ -62,7 +62,7 @@ class DatabasePositions(RebalanceListener):
             self.next.pop(tp, None)
 
     def seek(self, tp: TopicPartition) -> None:
-        """Continue where the database stands."""
+        """Continue at the database's position."""
         self.next[tp] = self._database.execute(
             "SELECT next FROM positions WHERE topic = ? AND partition = ?", tp
         ).fetchone()[0]
@@ -78,7 +78,7 @@ def load(
     with database:
         advanced = database.execute(ADVANCE, (last.offset + 1, *place, position, deployment))
         if advanced.rowcount != 1:
-            raise Overtaken(f"{first.topic}-{first.partition} no longer stands at {position}")
+            raise Overtaken(f"{first.topic}-{first.partition} is no longer at {position}")
         database.executemany(
             ADD, [(*place, r.offset, r.key, int(r.value or b"0")) for r in records]
         )

@@ -19,7 +19,7 @@ INSERT = "INSERT OR IGNORE INTO orders VALUES (?, ?, ?, ?)"
 
 
 def run(topic: str, group: str, file: str, bootstrap: str, until: int | None = None) -> None:
-    """For ever, or until so many rows are there."""
+    """Run for ever, or until this many rows are stored."""
     database = sqlite3.connect(file)
     database.execute(SCHEMA)
     with Consumer(

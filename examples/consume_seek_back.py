@@ -14,7 +14,7 @@ from kohort import Consumer, Record
 def run(
     topic: str, group: str, bootstrap: str, work: Callable[[Record], None], until: int | None = None
 ) -> None:
-    """For ever, or until so many records were done."""
+    """Run for ever, or until this many records are processed."""
     with Consumer(
         bootstrap_servers=bootstrap,
         group_id=group,
@@ -28,7 +28,7 @@ def run(
             for record in consumer.poll(1.0):
                 place = (record.topic, record.partition)
                 if place in failed:
-                    continue  # it comes again, behind the one that failed
+                    continue  # read again, after the one that failed
                 try:
                     work(record)
                     done += 1

@@ -12,7 +12,7 @@ from kohort import Admin, Consumer, Record, TopicPartition
 
 
 def read(topic: str, bootstrap: str = "localhost:9092") -> Iterator[Record]:
-    """Every record that is there now."""
+    """Every record that is in the topic now."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         count = len(admin.describe_topics([topic])[topic].partitions)
     partitions = [TopicPartition(topic, number) for number in range(count)]
@@ -21,7 +21,7 @@ def read(topic: str, bootstrap: str = "localhost:9092") -> Iterator[Record]:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         for tp, end in ends.items():
-            consumer.limit(tp, end)  # nothing at or beyond the end is even fetched
+            consumer.limit(tp, end)  # nothing at or beyond the end is fetched
         while any(consumer.position(tp) < ends[tp] for tp in partitions):
             yield from consumer.poll(1.0)
 

@@ -17,7 +17,7 @@ the dead-letter topic.
 `flights_handlers.py` loads the same flights with row handlers.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ pipeline.reference("airports", key="faa", schema="faa STRING, name STRING, tzone
 
 @pipeline.setup
 def tables(store: SetupStore) -> None:
-    """Make the tables."""
+    """Create the tables."""
     store.run(
         "CREATE TABLE IF NOT EXISTS flights ("
         "time_hour TEXT NOT NULL, carrier TEXT NOT NULL, flight INTEGER NOT NULL, "
@@ -119,7 +119,7 @@ def flights(joined: DataFrame) -> DataFrame:
 
 @pipeline.topic("departures", key=("carrier", "flight", "origin", "time_hour"))
 def departures(joined: DataFrame) -> DataFrame:
-    """The same for whoever listens."""
+    """The same flights, for consumers of the topic."""
     return joined.select(
         "time_hour",
         "carrier",
@@ -137,7 +137,7 @@ def departures(joined: DataFrame) -> DataFrame:
 
 @pipeline.step
 def delays(joined: DataFrame) -> DataFrame:
-    """What the sums need of a flight."""
+    """The columns of a flight that the sums need."""
     return joined.select("origin", "time_hour", "dep_delay")
 
 

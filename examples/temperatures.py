@@ -10,7 +10,7 @@ A reading of a city that is not known yet is retried. One without a temperature 
 The data set is `vega_datasets` (PyPI): 17,518 readings of 2010 in Seattle and San Francisco.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

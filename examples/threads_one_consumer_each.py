@@ -42,7 +42,7 @@ class Workers:
                 return  # stop() was called: close commits what was done
 
     def stop(self) -> None:
-        """End them all, from any thread."""
+        """Stop all of them. Any thread."""
         for consumer in self._consumers:
             consumer.wakeup()
         for thread in self._threads:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 PATIENCE_S = 100.0
 
 
-def until(met: Callable[[], bool], what: str = "", patience_s: float = PATIENCE_S) -> None:
+def until(met: Callable[[], object], what: str = "", patience_s: float = PATIENCE_S) -> None:
     """Wait for what another thread or process brings about; fail and say `what` did not come."""
     deadline = time.monotonic() + patience_s
     tick = threading.Event()

@@ -20,6 +20,7 @@ from typing import Any
 
 from kohort.retry.store import StoreBusyError
 from kohort.retry.stores import open_store
+from tests.known import known
 
 PATIENCE_S = 60.0
 _numbers = count()
@@ -102,7 +103,7 @@ class PostgresServer:
                 **self._quiet,
             )
         until = time.monotonic() + PATIENCE_S
-        while self._process.poll() is None and time.monotonic() < until:
+        while known(self._process).poll() is None and time.monotonic() < until:
             try:
                 self.ask("SELECT 1")
                 return

@@ -157,7 +157,7 @@ class Config:
 
     @classmethod
     def unknown(cls, key: str, origin: str = "") -> ConfigError:
-        """The error for a key that this role does not have: another's, or nobody's."""
+        """The error for a key that this role does not have: another role's, or unknown."""
         name = plain(key)
         where = f" ({origin})" if origin else ""
         others = [other for other in cls.relatives() if other is not cls]

@@ -344,7 +344,7 @@ class RecordTooLargeError(KohortError):
 
 
 class DeliveryFailedError(KohortError):
-    """Records were not stored, and nobody had looked at their futures.
+    """Records were not stored, and their futures were not looked at.
 
     `count` is how many records, `first` the error of the first of them.
     """

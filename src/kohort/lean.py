@@ -251,7 +251,7 @@ class _Signature:
 
 
 class _StandardFields:
-    """`__dataclass_fields__`, made when somebody asks for it."""
+    """`__dataclass_fields__`, made when it is first read."""
 
     def __get__(self, made: object, cls: Any) -> dict[str, Any]:
         import dataclasses

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kohort.broker.apis import APIS
 from kohort.broker.base.config import BrokerConfig
 from kohort.broker.base.request import ANONYMOUS, Call
-from kohort.broker.log.files import Files, LogFile, MemoryFiles
+from kohort.broker.log.files import Files, MemoryFiles, Syncable
 from kohort.broker.node.node import Node
 from kohort.broker.node.nodes import open_nodes
 from kohort.broker.state.broker_state import BrokerState
@@ -52,7 +52,7 @@ class FakeEnv:
         self.clock_ms = 1_000_000
         self.hold_flushes = False
         self.flush_error: OSError | None = None
-        self.flushes: list[tuple[LogFile, Callable[[OSError | None], None]]] = []
+        self.flushes: list[tuple[Syncable, Callable[[OSError | None], None]]] = []
         self._timers: list[tuple[int, int, Timer]] = []
         self._soon: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._count = itertools.count()
@@ -72,7 +72,7 @@ class FakeEnv:
     def call_soon(self, fn: Callable[..., object], *args: Any) -> None:
         self._soon.append((fn, args))
 
-    def flush(self, file: LogFile, done: Callable[[OSError | None], None]) -> None:
+    def flush(self, file: Syncable, done: Callable[[OSError | None], None]) -> None:
         self.flushes.append((file, done))
         if not self.hold_flushes:
             self.call_soon(self.run_flushes)

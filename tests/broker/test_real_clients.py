@@ -47,7 +47,7 @@ def by_confluent(bootstrap: str) -> list[bytes]:
         producer.produce("t", value, key=value)
     assert producer.flush(PATIENCE_S) == 0
     config = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     deadline = time.monotonic() + PATIENCE_S
     consumer = Consumer(config)
     consumer.subscribe(["t"])
@@ -69,7 +69,7 @@ def by_aiokafka(bootstrap: str) -> list[bytes]:
         consumer = AIOKafkaConsumer(
             "t", bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest"
         )
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         deadline = time.monotonic() + PATIENCE_S
         async with consumer:
             while len(found) < COUNT and time.monotonic() < deadline:
@@ -96,7 +96,7 @@ def by_kafka_python(bootstrap: str) -> list[bytes]:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < COUNT and time.monotonic() < deadline:
         for messages in consumer.poll(500).values():

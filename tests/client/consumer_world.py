@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from kohort import Consumer, Producer, RebalanceListener, TopicPartition
 from tests.clusters import Cluster
@@ -39,7 +40,7 @@ class World:
     def group(self) -> str:
         return f"g-{next(_numbers)}"
 
-    def consumer(self, **config: object) -> Consumer:
+    def consumer(self, **config: Any) -> Consumer:
         classic = config.get("group_protocol") != "consumer"
         settings = {
             "auto_offset_reset": "earliest",
@@ -78,7 +79,7 @@ class Listener(RebalanceListener):
 
 def until(met: Callable[[], bool], *consumers: Consumer) -> list[bytes]:
     """Poll these in turn until `met`; the values that came meanwhile."""
-    seen: list[bytes] = []
+    seen: list[bytes | None] = []
     deadline = time.monotonic() + PATIENCE_S
     while not met():
         assert time.monotonic() < deadline, f"waited {PATIENCE_S} s; {len(seen)} records came"
@@ -87,9 +88,9 @@ def until(met: Callable[[], bool], *consumers: Consumer) -> list[bytes]:
     return seen
 
 
-def take(consumer: Consumer, count: int, **options: object) -> list[bytes]:
+def take(consumer: Consumer, count: int, **options: Any) -> list[bytes]:
     """The values of the next `count` records."""
-    seen: list[bytes] = []
+    seen: list[bytes | None] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(seen) < count:
         assert time.monotonic() < deadline, f"only {len(seen)} of {count} records came"

@@ -30,6 +30,7 @@ from kohort.wire.messages.metadata_response import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 CLOSE = object()
@@ -179,7 +180,7 @@ class ScriptedBroker:
         self.arrived.put(message)
 
 
-def values_of(payload: bytes | bytearray) -> list[bytes]:
+def values_of(payload: bytes | bytearray | memoryview) -> list[bytes | None]:
     """The values of a batch's records."""
     chunk = Chunk("t", 0, bytes(payload), fetch_offset=0)
     return [record.value for record in chunk.next_records(100_000)]
@@ -194,7 +195,7 @@ class Log:
         self.recent: list[tuple[int, int]] = []
 
     def append(self, payload: bytes | bytearray) -> int:
-        header = read_batch_header(payload)
+        header = known(read_batch_header(payload))
         if header.producer_id == -1:
             self.values += values_of(payload)
             return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ NEVER_WAIT = {
 OWN = {AsyncAdmin: {"run"}}
 
 
-def public(face: type) -> dict[str, object]:
+def public(face: type) -> dict[str, Any]:
     return {name: getattr(face, name) for name in dir(face) if not name.startswith("_")}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ NAMES = {
 
 def test_the_public_names():
     assert set(kohort._HOMES) == set(kohort.__all__) == NAMES
-    everything: dict[str, object] = {}
+    everything: dict[str, Any] = {}
     exec("from kohort import *", everything)  # a notebook's habit
     assert everything.keys() >= NAMES
     for name in NAMES:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from kohort.errors import KohortError
 from tests.patience import PATIENCE_S
@@ -18,7 +19,7 @@ WRONG = ("Traceback", " ERROR ", " CRITICAL ", "closed the connection of")
 class BrokerProcess:
     """`python -m kohort broker run` on one directory and one port."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.data_dir = directory / "data"
         self.log = directory / "broker.log"
         self.settings = settings

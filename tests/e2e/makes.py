@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from tests.known import known
 from tests.patience import PATIENCE_S as PATIENCE_S
 
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON, KOHORT = "confluent-kafka", "aiokafka", "kafka-python", "kohort"
@@ -193,7 +194,7 @@ def _read_confluent(servers: str, topic: str, rows: dict[int, list[Row]], count:
         for m in consumer.consume(count, 0.2):
             assert m.error() is None
             headers = tuple(m.headers() or ())
-            row = Row(m.partition(), m.timestamp()[1], m.key(), m.value(), headers)
+            row = Row(known(m.partition()), m.timestamp()[1], m.key(), m.value(), headers)
             assert m.offset() == len(rows[row.partition])
             rows[row.partition].append(row)
     consumer.close()

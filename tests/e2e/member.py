@@ -257,21 +257,22 @@ def run_kohort(me: Reporter, servers: str, group: str, topic: str, options: dict
     from kohort import Consumer, RebalanceListener
     from kohort.errors import KohortError
 
+    protocol: dict[str, Any] = (
+        {"group_protocol": "consumer"}
+        if options["protocol"] == "consumer"
+        else {
+            "session_timeout_ms": options["session_ms"],
+            "heartbeat_interval_ms": options["heartbeat_ms"],
+            "partition_assignment_strategy": options["strategy"],
+        }
+    )
     consumer = Consumer(
         bootstrap_servers=servers,
         client_id=me.name,
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        **(
-            {"group_protocol": "consumer"}
-            if options["protocol"] == "consumer"
-            else {
-                "session_timeout_ms": options["session_ms"],
-                "heartbeat_interval_ms": options["heartbeat_ms"],
-                "partition_assignment_strategy": options["strategy"],
-            }
-        ),
+        **protocol,
     )
 
     class Listener(RebalanceListener):

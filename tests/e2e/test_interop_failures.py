@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,7 +204,8 @@ def test_kafka_python_set_to_an_older_broker(
     """It speaks as that version's broker would have it; all of those are served."""
     from kafka import KafkaConsumer, KafkaProducer
 
-    topic, settings = fresh("old"), {"bootstrap_servers": cluster.bootstrap}
+    topic = fresh("old")
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap}
     cluster.create_topic(topic)
     idempotent = version is None or version >= (2, 0)
     producer = KafkaProducer(
@@ -261,7 +263,10 @@ def test_aiokafka_with_its_old_setting(cluster: Cluster) -> None:
     cluster.create_topic(topic)
 
     async def run() -> bytes | None:
-        settings = {"bootstrap_servers": cluster.bootstrap, "api_version": "auto"}
+        settings: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap,
+            "api_version": "auto",
+        }
         async with AIOKafkaProducer(**settings) as producer:
             await producer.send_and_wait(topic, b"x")
         async with AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest") as consumer:

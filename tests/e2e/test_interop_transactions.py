@@ -135,7 +135,7 @@ WRITERS: dict[str, Callable[[str, str, str], None]] = {
 
 
 def read_by_kohort(servers: str, topic: str, level: str, until: bytes) -> list[bytes]:
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     check = deadline()
     with Consumer(bootstrap_servers=servers, isolation_level=level) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
@@ -153,7 +153,7 @@ def read_by_confluent(servers: str, topic: str, level: str, until: bytes) -> lis
         {"bootstrap.servers": servers, "group.id": fresh("g"), "isolation.level": level}
     )
     consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     check = deadline()
     while until not in found:
         check("confluent-kafka")
@@ -166,7 +166,7 @@ def read_by_aiokafka(servers: str, topic: str, level: str, until: bytes) -> list
     import aiokafka as ak
 
     async def run() -> list[bytes]:
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         check = deadline()
         consumer = ak.AIOKafkaConsumer(bootstrap_servers=servers, isolation_level=level)
         async with consumer:
@@ -188,7 +188,7 @@ def read_by_kafka_python(servers: str, topic: str, level: str, until: bytes) -> 
     consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level=level, group_id=None)
     consumer.assign([TheirPartition(topic, 0)])
     consumer.seek_to_beginning()
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     check = deadline()
     while until not in found:
         check("kafka-python")
@@ -270,7 +270,7 @@ class Out(threading.Thread):
     def __init__(self, servers: str) -> None:
         super().__init__(daemon=True)
         self._servers = servers
-        self.values: list[bytes] = []
+        self.values: list[bytes | None] = []
         self.ending = threading.Event()
 
     def run(self) -> None:

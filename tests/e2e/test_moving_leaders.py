@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.e2e.feeders import Feeder
 from tests.e2e.group_run import GroupRun
 from tests.e2e.makes import CONFLUENT, KOHORT, MAKES, deadline, fresh, read
 from tests.effort import chiefly
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 PARTITIONS = 6
@@ -68,7 +70,7 @@ class Reading(threading.Thread):
 
     def __init__(self, servers: str, topic: str, group: str) -> None:
         super().__init__(daemon=True)
-        self._told = {"bootstrap_servers": servers, "group_id": group}
+        self._told: dict[str, Any] = {"bootstrap_servers": servers, "group_id": group}
         self._topic = topic
         self.ending = threading.Event()
         self.rows: list[tuple[int, int, bytes]] = []
@@ -175,7 +177,7 @@ def test_a_transaction_survives_the_death_of_its_coordinator(nodes: Cluster) -> 
         check(f"{found}")
         for message in consumer.consume(100, 0.2):
             assert message.error() is None
-            found[message.partition()].append(message.value())
+            known(found[message.partition()]).append(known(message.value()))
     consumer.close()
     assert found == {p: [b"0", b"2", b"4"] for p in range(PARTITIONS)}
 
@@ -228,7 +230,7 @@ def test_consumers_read_from_the_replica_of_their_rack() -> None:
                 }
             )
             theirs.assign([TopicPartition("t", 0, 0)])
-            seen: list[bytes] = []
+            seen: list[bytes | None] = []
             while len(seen) < 100 or near not in fetched[CONFLUENT]:
                 check("theirs reads near")
                 seen += [m.value() for m in theirs.consume(100, 0.2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ class Member:
 
     name: str
     target: Callable[[], None]
-    settings: dict[str, object] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     gate: Gate | None = None
     factor: int = 1
     """A bad deployment stores each amount times this."""
@@ -99,9 +100,9 @@ def members(monkeypatch) -> Iterator[Callable[..., Member]]:
         made[name] = Member(name, target, **more)
         return made[name]
 
-    def consumer(**settings) -> Consumer:
+    def consumer(**settings: Any) -> Consumer:
         member = made[threading.current_thread().name]
-        member.consumer = Consumer(**{**settings, **member.settings, "client_id": member.name})
+        member.consumer = Consumer(**(settings | member.settings | {"client_id": member.name}))
         return member.consumer
 
     def gated(database, records, *more) -> None:

@@ -108,10 +108,10 @@ class ApacheKafka:
         """How the broker is started; benchmarks start it as its own scripts do."""
         return java("kafka.Kafka", str(properties), heap="512m")
 
-    def _settings(self) -> dict[str, object]:
+    def _settings(self) -> dict[str, Any]:
         assert self._ports is not None, "set by start"
         port, controller = self._ports
-        ours: dict[str, object] = {
+        ours: dict[str, Any] = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",

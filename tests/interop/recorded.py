@@ -7,6 +7,7 @@ one broker, which holds the topics `t` (two partitions) and `u` (one).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kohort.wire import ZERO_UUID
 from tests.broker.harness import batch_of
@@ -86,7 +87,7 @@ def topics(world: World) -> None:
 
 
 def grow(world: World) -> None:
-    def ask(label: str, **topic: object) -> None:
+    def ask(label: str, **topic: Any) -> None:
         wanted = {"name": "made", "assignments": None, **topic}
         world.ask("CreatePartitions", label, topics=[wanted], timeout_ms=5_000)
 
@@ -323,7 +324,7 @@ def elections(world: World) -> None:
 
 
 def configs(world: World) -> None:
-    def describe(label: str, kind: int, name: str, **more: object) -> None:
+    def describe(label: str, kind: int, name: str, **more: Any) -> None:
         keys = more.pop("keys", None)
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
         world.each("DescribeConfigs", label, resources=[resource], **more)
@@ -376,7 +377,7 @@ def altered(world: World) -> None:
         *changes: tuple[str, int, str | None],
         kind: int = TOPIC,
         name: str = "u",
-        **more: object,
+        **more: Any,
     ) -> None:
         count[0] += 1
         wanted = [{"name": n, "config_operation": o, "value": v} for n, o, v in changes]
@@ -437,7 +438,7 @@ def of_running_brokers(world: World, alter: Callable[..., None]) -> None:
     alter("of a broker, too low", (threads, SET, "0"), **one)
     alter("of a broker, append to a number", (threads, APPEND, "1"), **one)
 
-    def asked(name: str) -> dict[str, object]:
+    def asked(name: str) -> dict[str, Any]:
         return {
             "resource_type": BROKER,
             "resource_name": name,
@@ -503,17 +504,17 @@ def listed(world: World) -> None:
 
 
 def quotas(world: World) -> None:
-    def entity(*parts: tuple[str, str | None]) -> list[dict[str, object]]:
+    def entity(*parts: tuple[str, str | None]) -> list[dict[str, Any]]:
         return [{"entity_type": kind, "entity_name": name} for kind, name in parts]
 
     def alter(
         label: str,
-        who: list[dict[str, object]],
+        who: list[dict[str, Any]],
         key: str,
         value: float = 0.0,
         *,
         remove: bool = False,
-        **more: object,
+        **more: Any,
     ) -> None:
         ops = [{"key": key, "value": value, "remove": remove}]
         world.ask("AlterClientQuotas", label, entries=[{"entity": who, "ops": ops}], **more)
@@ -564,7 +565,7 @@ def quotas(world: World) -> None:
     describe("a user without", ("user", 0, "ann"), strict=True)
 
 
-def batch(values: list[bytes], **more: object) -> bytes:
+def batch(values: list[bytes], **more: Any) -> bytes:
     return batch_of(values, STAMP_MS, **more)  # type: ignore[arg-type]
 
 
@@ -646,7 +647,7 @@ def produce(world: World) -> None:
 
 
 def fetch(world: World) -> None:
-    def part(partition: int, offset: int, **more: object) -> dict[str, object]:
+    def part(partition: int, offset: int, **more: Any) -> dict[str, Any]:
         return {
             "partition": partition,
             "fetch_offset": offset,
@@ -654,7 +655,7 @@ def fetch(world: World) -> None:
             **more,
         }
 
-    def asked(name: str, topic_id: bytes, *parts: dict[str, object], **more: object):
+    def asked(name: str, topic_id: bytes, *parts: dict[str, Any], **more: Any):
         return {
             "topics": [{"topic": name, "topic_id": topic_id, "partitions": list(parts)}],
             "max_bytes": 1 << 20,
@@ -742,10 +743,10 @@ def sessions(
 
 
 def offsets(world: World) -> None:
-    def part(partition: int, timestamp: int, **more: object) -> dict[str, object]:
+    def part(partition: int, timestamp: int, **more: Any) -> dict[str, Any]:
         return {"partition_index": partition, "timestamp": timestamp, **more}
 
-    def listed(label: str, name: str, *parts: dict[str, object], **more: object) -> None:
+    def listed(label: str, name: str, *parts: dict[str, Any], **more: Any) -> None:
         since = more.pop("since", 1)
         world.each(
             "ListOffsets",
@@ -776,7 +777,7 @@ def offsets(world: World) -> None:
     listed("twice", "t", part(0, LATEST), part(0, EARLIEST))
     world.ask("ListOffsets", "nothing", replica_id=-1, topics=[])
 
-    def ended(label: str, name: str, **one: object) -> None:
+    def ended(label: str, name: str, **one: Any) -> None:
         world.each(
             "OffsetForLeaderEpoch",
             label,

@@ -36,7 +36,7 @@ class GuardedKafka(ApacheKafka):
         super().__init__()
         self.port = free_port()
 
-    def _settings(self) -> dict[str, object]:
+    def _settings(self) -> dict[str, Any]:
         base, name = super()._settings(), "SASL_PLAINTEXT"
         users = " ".join(f'user_{user}="{word}"' for user, word in USERS.items())
         listener = f"{name}://127.0.0.1:{self.port}"

@@ -10,6 +10,7 @@ from kohort import Admin, Consumer, Producer
 from tests.clusters import Embedded as Cluster
 from tests.e2e.makes import fresh
 from tests.interop.java import events, needs_java, tool, verifiable
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 pytestmark = [needs_java, pytest.mark.slow, pytest.mark.java]
@@ -271,7 +272,7 @@ def test_transactions_and_producers(at, cluster, topic) -> None:
         shown = tool(f"{TOOLS}.TransactionsCommand", *at, "list")
         assert any(name in line and "Ongoing" in line for line in shown.splitlines())
         described = tool(
-            f"{TOOLS}.TransactionsCommand", *at, "describe", "--transactional-id", name
+            f"{TOOLS}.TransactionsCommand", *at, "describe", "--transactional-id", known(name)
         )
         assert f"{topic}-0" in described
         producers = tool(
@@ -296,7 +297,7 @@ def test_verifiable_producer(at, cluster) -> None:
     said = list(events(process))
     assert process.wait(PATIENCE_S) == 0
     for pipe in (process.stdout, process.stderr):
-        pipe.close()
+        known(pipe).close()
     assert sum(event["name"] == "producer_send_success" for event in said) == 100
 
 

@@ -136,7 +136,7 @@ class Holder:
 def test_who_waits_asks_soon_and_then_at_the_interval_again(
     client: Callable[[str, Path], Any], tmp_path: Path
 ) -> None:
-    intervals = {
+    intervals: dict[str, Any] = {
         "group_consumer_heartbeat_interval_ms": INTERVAL_MS,
         "group_consumer_min_heartbeat_interval_ms": INTERVAL_MS,
     }

@@ -50,12 +50,12 @@ class SecuredKafka(ApacheKafka):
         self._store = pkcs8(issued, directory / "broker.pem")
         self._secured = {name: free_port() for name in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")}
 
-    def _settings(self) -> dict[str, object]:
+    def _settings(self) -> dict[str, Any]:
         base = super()._settings()
         listeners = [f"{name}://127.0.0.1:{port}" for name, port in self._secured.items()]
         protocols = ",".join(f"{name}:{name}" for name in self._secured)
         known = base["listener.security.protocol.map"]
-        login: dict[str, object] = {}
+        login: dict[str, Any] = {}
         for name in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{name}."
             login |= {

@@ -295,7 +295,9 @@ def test_stopped_in_the_midst(spark: Any, cluster: Cluster, topic: str, tmp_path
 def end_of(cluster: Cluster, topic: str) -> int:
     """The offset after the last record of partition 0."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        return admin.list_offsets({TopicPartition(topic, 0): "latest"})[topic, 0].offset
+        return admin.list_offsets({TopicPartition(topic, 0): "latest"})[
+            TopicPartition(topic, 0)
+        ].offset
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -340,7 +342,7 @@ def test_deleted_records(spark: Any, cluster: Cluster, topic: str, tmp_path: Pat
     first.stop()
     fill(cluster, topic, *(str(n) for n in range(5, 12)))
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        assert admin.delete_records({(topic, 0): 9})[topic, 0] == 9
+        assert admin.delete_records({(topic, 0): 9})[TopicPartition(topic, 0)] == 9
     failing = copying(spark, cluster, topic, target, tmp_path).start()
     with pytest.raises(StreamingQueryException, match=r"(?i)data may have been lost|some data"):
         failing.processAllAvailable()

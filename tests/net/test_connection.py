@@ -12,6 +12,7 @@ import pytest
 from kohort.errors import ClosedError, ConfigError, ConnectionFailedError, ProtocolError
 from kohort.net import Connection
 from kohort.net.poller import READ
+from tests.known import known
 from tests.net.conftest import LoopThread, Recorder
 from tests.patience import PATIENCE_S
 
@@ -76,7 +77,9 @@ def test_a_stream_within_this_machine_is_neither_paced_nor_probed(lt):
     """BBR, where it is the system's default, doubles what a loopback byte costs."""
     pair = Pair(lt)
     for c in (pair.c, pair.s):
-        chosen = lt.do(c._transport.getsockopt, socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        chosen = lt.do(
+            known(c._transport).getsockopt, socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16
+        )
         assert chosen.rstrip(b"\0") == b"reno"
 
 
@@ -193,9 +196,9 @@ def test_large_frames_that_are_there_are_read_in_one_turn_up_to_a_megabyte(lt):
 
     def turn() -> int:
         c, before = server.connection, server.events.qsize()
-        c._transport, own = kernel, c._transport
-        c._read()
-        c._transport = own
+        known(c)._transport, own = kernel, known(c)._transport
+        known(c)._read()
+        known(c)._transport = own
         return server.events.qsize() - before
 
     with sock:
@@ -284,7 +287,7 @@ def test_a_reset_ends_the_connection(lt):
 
 def test_a_reset_while_reading_is_paused_ends_the_connection_and_does_not_spin(lt):
     sock, server = raw(lt)
-    lt.do(server.connection.pause_reading)
+    lt.do(known(server.connection).pause_reading)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
     assert isinstance(server.next("closed"), ConnectionFailedError)

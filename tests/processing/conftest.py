@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -91,13 +92,10 @@ def produce(cluster: Cluster, topic: str) -> Callable[[int], None]:
 
 @pytest.fixture
 def app(cluster: Cluster, topic: str) -> Callable[..., App]:
-    def make(**settings: object) -> App:
+    def make(**settings: Any) -> App:
         client = {"heartbeat_interval_ms": 50, "retry_backoff_ms": 20}
-        return App(
-            f"group-{topic}",
-            bootstrap_servers=cluster.bootstrap,
-            **{"retries": "100ms 100ms", "clock_skew": 0, "client": client, **settings},
-        )
+        defaults: dict[str, Any] = {"retries": "100ms 100ms", "clock_skew": 0, "client": client}
+        return App(f"group-{topic}", bootstrap_servers=cluster.bootstrap, **(defaults | settings))
 
     return make
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from kohort.records import iter_batches
 from tests.clusters import Cluster
+from tests.known import known
 
 
 def damage(cluster: Cluster, topic: str, offset: int, partition: int = 0) -> bytes:
     """Flip a bit in the records of the batch that holds `offset`; the batch as it is now."""
-    (path,) = Path(cluster.config.data_dir).rglob(f"{topic}-{partition}/*.log")
+    (path,) = Path(known(cluster.config.data_dir)).rglob(f"{topic}-{partition}/*.log")
     raw = bytearray(path.read_bytes())
     for header in iter_batches(raw):
         if header.base_offset <= offset <= header.last_offset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_kinds_are_bounded() -> None:
     ],
 )
 def test_every_failed_attempt_is_told_with_what_becomes_of_it(
-    error: Exception, more: dict[str, object], words: str
+    error: Exception, more: dict[str, Any], words: str
 ) -> None:
     def handle(record: object, attempt: int) -> None:
         raise error

@@ -11,6 +11,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kohort.errors import KohortError
 from kohort.processing.engine.dispatcher import Order
@@ -27,7 +28,7 @@ TP = tuple[str, int]
 Handler = Callable[[Record, int], None]
 
 
-def route(topic: str = "orders", retries: str = "5m 5m 30m 30m 30m 1h", **more: object) -> Route:
+def route(topic: str = "orders", retries: str = "5m 5m 30m 30m 30m 1h", **more: Any) -> Route:
     return Route(RetryTopics(topic, "billing", RetryPolicy.parse(retries)), **more)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from kohort import Admin, Producer, Temporary
+from kohort import Admin, Producer, Temporary, TopicPartition
 from kohort.errors import UsageError
 from kohort.processing.app import App
 from kohort.remote import Action, RemoteControl, agent
@@ -29,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 class Billing:
     """An app that fails each record once, and counts what it has handled."""
 
-    def __init__(self, cluster: Cluster, topic: str, **more: object) -> None:
+    def __init__(self, cluster: Cluster, topic: str, **more: Any) -> None:
         self.cluster, self.topic = cluster, topic
         self.failed, self.done = Until(1), Until(1)
         self.handled = list[bytes]()
@@ -107,7 +108,7 @@ def test_an_app_is_paused_resumed_and_drained_from_elsewhere(kohort: Run, cluste
     assert billing.running.ended() is None
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.describe_groups(["bills-app"])["bills-app"].members == ()
-        assert admin.list_group_offsets("bills-app")["bills", 0].offset == 1
+        assert admin.list_group_offsets("bills-app")[TopicPartition("bills", 0)].offset == 1
     gone = eventually(kohort, *status, until=lambda ran: ran.code == 3)
     assert gone.json["processes"] == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from kohort.spark import progress
 TOPICS = RetryTopics("sales", "loader", RetryPolicy.parse("1s"))
 
 
-def row(number: int, redrive: int, status: str, copy: int | None) -> dict[str, object]:
+def row(number: int, redrive: int, status: str, copy: int | None) -> dict[str, Any]:
     """A ledger row of the record sales/0/`number`; `copy`: its offset in the DLT."""
     dest = None if copy is None else TOPICS.dead_letter
     known = {

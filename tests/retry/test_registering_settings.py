@@ -36,7 +36,8 @@ def test_an_app_refuses_them(settings: Mapping[str, Any], said: str) -> None:
 
 def test_a_pipeline_refuses_them() -> None:
     pipeline = Pipeline("p", store="sqlite:///p.db")
-    for settings in ({"decode": "jsn"}, {"decode": 5}, {"permanent": [1]}):
+    refused: list[dict[str, Any]] = [{"decode": "jsn"}, {"decode": 5}, {"permanent": [1]}]
+    for settings in refused:
         with pytest.raises(ConfigError, match="the handler of 'orders'"):
             pipeline.handler("orders", **settings)(lambda record, store: None)
 

@@ -74,7 +74,7 @@ def broker(command: str, env: dict[str, str], directory: Path) -> Iterator[str]:
             assert process.wait(TIMEOUT_S) == 0, said.read_text()
 
 
-def settings_of(block: str, **around: object) -> dict[str, Any]:
+def settings_of(block: str, **around: Any) -> dict[str, Any]:
     """What a block gives to `Consumer`."""
     given: dict[str, Any] = {}
     names = {"Consumer": lambda **settings: given.update(settings), **around}

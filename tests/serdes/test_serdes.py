@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -104,7 +105,7 @@ def test_each_is_decoded_once_and_only_when_looked_at():
 
 
 ORDERS = Serdes(key=StringSerde(), value=JsonSerde())
-ANY = {"group_id": "g", "auto_offset_reset": "earliest"}
+ANY: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest"}
 
 
 def test_there_and_back_through_a_broker():

@@ -38,7 +38,7 @@ def run(frame: DataFrame, directory: Path, keep: Callable[[Any, int], None]) -> 
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(2 * PATIENCE_S)
+    assert query.awaitTermination(int(2 * PATIENCE_S))
     assert query.exception() is None
     return query
 
@@ -112,7 +112,7 @@ def test_aligned_reading_loses_nothing_to_a_watermark(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(2 * PATIENCE_S)
+        assert query.awaitTermination(int(2 * PATIENCE_S))
         assert query.exception() is None
         return sum(seen.values())
 

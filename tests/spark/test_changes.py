@@ -150,7 +150,7 @@ def test_a_deleted_topic_ends_a_stream_in_words_or_not_at_all(
             assert sorted(seen) == sorted([(kept, 0), (kept, 1), (gone, 0)])
         else:
             with pytest.raises(Exception, match=f"{gone}/0: the topic was deleted"):
-                query.awaitTermination(2 * PATIENCE_S)
+                query.awaitTermination(int(2 * PATIENCE_S))
     finally:
         query.stop()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kohort.retry.asking import TopicView
@@ -15,7 +17,7 @@ VIEWS = {name: TopicView(f"id-{name}", 1) for name in ["in", *NAMES]}
 FENCES = [FenceRow(name, f"id-{name}", 0, 5) for name in ["in", *TOPICS["in"].delays_ms]]
 
 
-def stored(**how: object) -> Stored:
+def stored(**how: Any) -> Stored:
     return Stored(**{"fences": FENCES, "waiting": {}, "views": VIEWS, **how})  # type: ignore[arg-type]
 
 
@@ -45,7 +47,7 @@ def test_nothing_has_changed() -> None:
     ],
 )
 def test_a_change_is_named_with_its_effect(
-    how: dict[str, object], topic: str, what: str, refused: bool
+    how: dict[str, Any], topic: str, what: str, refused: bool
 ) -> None:
     first = changes(TOPICS, stored(**how))[0]
     assert (first.topic, first.refused) == (topic, refused)

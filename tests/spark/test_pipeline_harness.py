@@ -1,6 +1,6 @@
 """Pipelines of DataFrames over records of a test (`kohort.testing.PipelineHarness`)."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tables that are rebuilt beside the live ones, and swapped in (spec 6.10)."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

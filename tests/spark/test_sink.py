@@ -91,7 +91,7 @@ def test_a_stream_is_written_however_its_checkpoint_is_set(
             .trigger(availableNow=True)
         )
         query = start(spark, writer, str(place), f"mirror-{source}")
-        assert query.awaitTermination(2 * PATIENCE_S)
+        assert query.awaitTermination(int(2 * PATIENCE_S))
         assert query.exception() is None
 
     produce(source, (0, b"a", b"1", [("h", b"x")]), (1, b"b", b"2"))

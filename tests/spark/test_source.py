@@ -104,7 +104,7 @@ def test_stream_resumes_and_publishes_its_progress(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(2 * PATIENCE_S)
+        assert query.awaitTermination(int(2 * PATIENCE_S))
         assert query.exception() is None
 
     produce(name, *((n % 2, None, b"v") for n in range(100)))
@@ -212,7 +212,7 @@ def test_a_start_at_the_end_survives_a_crash_in_batch_0(
             .start()
         )
         try:
-            assert query.awaitTermination(2 * PATIENCE_S)
+            assert query.awaitTermination(int(2 * PATIENCE_S))
         except Exception as error:
             return error
         return None
@@ -244,4 +244,6 @@ def test_what_spark_refuses_and_what_we_refuse(
         topic=name, checkpointLocation=str(tmp_path / "c"), **servers
     )
     with pytest.raises(Exception, match="kohort does not support Update mode"):
-        writer.outputMode("update").trigger(availableNow=True).start().awaitTermination(PATIENCE_S)
+        writer.outputMode("update").trigger(availableNow=True).start().awaitTermination(
+            int(PATIENCE_S)
+        )

@@ -102,6 +102,6 @@ def test_a_stream_of_typed_values_aggregates(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(2 * PATIENCE_S)
+    assert query.awaitTermination(int(2 * PATIENCE_S))
     assert query.exception() is None
     assert sums == {f"c{c}": sum(range(c, 30, 3)) for c in range(3)}

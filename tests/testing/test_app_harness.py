@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "journey.svg"
 RETRIES = "5m 5m 30m 30m 30m 1h"
 
 
-def failing(**settings: object) -> App:
+def failing(**settings: Any) -> App:
     """An app whose handler fails always."""
     app = App("billing", retries=RETRIES, **settings)  # type: ignore[arg-type]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
 
-from kohort import Admin, App, Consumer, Producer, RebalanceListener
+from kohort import Admin, App, Consumer, Producer, RebalanceListener, TopicPartition
 from kohort.client.common import completion
 from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.testing import Cluster, VirtualClock
@@ -28,7 +29,7 @@ def cluster(clock: VirtualClock) -> Iterator[Cluster]:
         yield made
 
 
-def member(cluster: Cluster, name: str, **settings: object) -> Consumer:
+def member(cluster: Cluster, name: str, **settings: Any) -> Consumer:
     made = Consumer(
         bootstrap_servers=cluster.bootstrap,
         group_id="g",
@@ -125,7 +126,7 @@ def test_retention_passes(clock: VirtualClock):
             producer.send("t", b"x" * 100).result()
         assert consumer.beginning_offsets([("t", 0)]) == {("t", 0): 0}
         clock.advance(2 * 3600)
-        assert consumer.beginning_offsets([("t", 0)])[("t", 0)] >= 4
+        assert consumer.beginning_offsets([("t", 0)])[TopicPartition("t", 0)] >= 4
 
 
 def test_nodes_fail_over(clock: VirtualClock):
@@ -195,7 +196,7 @@ def test_retention_of_a_broker_that_jumps():
         for _ in range(5):
             producer.send("t", b"x" * 100).result()
         cluster.advance(2 * 3600)
-        while consumer.beginning_offsets([("t", 0)])[("t", 0)] < 4:
+        while consumer.beginning_offsets([("t", 0)])[TopicPartition("t", 0)] < 4:
             consumer.poll(0.05)
 
 

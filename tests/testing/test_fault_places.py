@@ -29,6 +29,7 @@ from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequestTopic,
 )
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
+from tests.known import known
 
 CODE = 15  # COORDINATOR_NOT_AVAILABLE
 ROW = "an API whose answer lists what its request named needs a row in FIELD_MAP"
@@ -132,9 +133,9 @@ def test_a_narrowed_fault_leaves_the_rest():
     assert codes(typing.cast("OffsetCommitResponse", refusal)) == {("a", 1): CODE}
     assert rest == commit(("a", 0), ("b", 0))
     assert request == commit(("a", 0), ("a", 1), ("b", 0))
-    done, _ = refused(rest, 0, lambda t, p: True, name_of) or (None, None)
-    assert codes(joined(done, refusal)) == {("a", 0): 0, ("a", 1): CODE, ("b", 0): 0}
-    assert len(done.topics) == 2
+    done, _ = refused(known(rest), 0, lambda t, p: True, name_of) or (None, None)
+    assert codes(joined(known(done), refusal)) == {("a", 0): 0, ("a", 1): CODE, ("b", 0): 0}
+    assert len(known(done).topics) == 2
 
 
 def test_what_a_request_names():

@@ -21,6 +21,7 @@ from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.list_groups_request import ListGroupsRequest
 from kohort.wire.messages.list_groups_response import ListGroupsResponse
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 
@@ -257,7 +258,7 @@ def test_the_disk_fails_at_the_nth_append(durability: str, tmp_path: Any):
         cluster.create_topic("bad")
         cluster.create_topic("good")
         fault = cluster.faults.fail_disk("append", "ENOSPC", path="bad-0/*.log", after=1)
-        settings = {"delivery_timeout_ms": 1_500, "request_timeout_ms": 1_000}
+        settings: dict[str, Any] = {"delivery_timeout_ms": 1_500, "request_timeout_ms": 1_000}
         with (
             Producer(bootstrap_servers=cluster.bootstrap) as producer,
             Producer(bootstrap_servers=cluster.bootstrap, **settings) as hasty,
@@ -289,7 +290,7 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
 
 def test_a_broker_without_faults_does_not_pass_the_gate():
     with Cluster(request_log=0) as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        assert not cluster.broker.call(lambda: cluster.broker.state.gate.watching)
+        assert not cluster.broker.call(lambda: known(cluster.broker.state.gate).watching)
         admin.describe_cluster()
         assert not list(cluster.requests)
         gate = cluster.broker.state.gate
@@ -298,6 +299,6 @@ def test_a_broker_without_faults_does_not_pass_the_gate():
             lambda: cluster.faults.limit("Fetch", 11),
         ):
             begin()
-            assert gate.watching
+            assert known(gate).watching
             cluster.faults.clear()
-            assert not gate.watching
+            assert not known(gate).watching

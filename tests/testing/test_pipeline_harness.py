@@ -1,6 +1,6 @@
 """Row handlers over records of a test, without a JVM (DataFrames: tests/spark)."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ KILLED_MS = 3_000
 
 @pytest.fixture(scope="module")
 def cluster():
-    sessions = {
+    sessions: dict[str, Any] = {
         "group_consumer_session_timeout_ms": KILLED_MS,
         "group_consumer_min_session_timeout_ms": 500,
         "group_consumer_heartbeat_interval_ms": 300,

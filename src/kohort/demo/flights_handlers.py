@@ -57,7 +57,7 @@ TABLES = (
 
 @pipeline.setup
 def tables(store: SetupStore) -> None:
-    """Make the tables, and fill those that do not come by a topic."""
+    """Create the tables, and fill those that come from no topic."""
     for table in TABLES:
         store.run(table)
     reference = {
@@ -86,7 +86,7 @@ def observation(record: Record, store: Lookup) -> dict[str, Any]:
 
 @pipeline.batch_handler("flights", table="flights", origin=("source_partition", "source_offset"))
 def flight(batch: Batch, store: Lookup) -> None:
-    """Flights: permanent failures first, then what may yet come, then what can be loaded."""
+    """Flights: permanent failures first, then missing weather, then loaded flights."""
     if "airports" not in store.cache:
         store.cache["airports"] = {faa for (faa,) in store.query("SELECT faa FROM airports")}
         store.cache["planes"] = {tail for (tail,) in store.query("SELECT tailnum FROM planes")}

@@ -5,7 +5,7 @@ Rules:
 - A flight is loaded when its destination is in the airport table and its hour has weather.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

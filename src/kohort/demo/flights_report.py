@@ -7,7 +7,7 @@ Rules:
   and dark; each has a name for a screen reader and its figures in a table.
 """
 
-# matplotlib carries no complete types, so strict checking would only speak of it.
+# matplotlib's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

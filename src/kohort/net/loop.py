@@ -378,7 +378,7 @@ class Loop:
             return
         self.forked = self._finished = True
         _loops.discard(self)
-        self._asleep = False  # nobody may write to the pipe: its number may be another file's soon
+        self._asleep = False  # no write to the pipe: its number may be another file's soon
         for closable in self._closables.values():
             closable.abandon()
         self._poller.close()

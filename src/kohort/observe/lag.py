@@ -1,7 +1,7 @@
 """How far a group is behind, in records and in time.
 
 Rules:
-- A figure that nobody can know is None with its reason, never 0 and never a guess (spec 8.3).
+- An unknown figure is None with its reason, never 0 and never a guess (spec 8.3).
 - Time is how long ago the oldest unread record was written. Its own timestamp is exact. Else the
   history of the log's end shows between which two samples it was written; a record that is older
   than the history has at least that age, and no more is claimed.
@@ -72,7 +72,7 @@ def time_behind(
     Args:
         seen: the partition and what the group has committed there.
         now_ms: the time of the look, in milliseconds since 1970.
-        written_ms: the timestamp of the record at the committed offset, when somebody read it.
+        written_ms: the timestamp of the record at the committed offset, when it was read.
         ends: the history of the log's end, which never decreases, the oldest first.
 
     Returns:

@@ -24,7 +24,7 @@ class Open:
 
     Attributes:
         listed: what its coordinator knows of it.
-        open_s: since when it is open, in seconds; None where nobody has asked.
+        open_s: since when it is open, in seconds; None where it was not asked for.
     """
 
     partition: TopicPartition

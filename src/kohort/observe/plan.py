@@ -249,7 +249,7 @@ def _view(scene: Scene, member: Participant, owned: Partitions) -> MemberView:
 
 
 def moves(plan: Planned) -> list[Move]:
-    """Partitions that change hands; none where nobody has anything today."""
+    """Partitions that change hands; none where no member has anything today."""
     from kohort.group.assignors import measure
 
     return measure.moves(plan.group, plan.before, plan.after) if plan.before else []

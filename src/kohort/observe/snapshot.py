@@ -1,6 +1,6 @@
 """What is seen of a cluster at one moment: partitions, groups, everything.
 
-Rules: None is what nobody can tell, never 0. A snapshot asks for committed offsets before it asks
+Rules: None is unknown, never 0. A snapshot asks for committed offsets before it asks
 for the ends of logs, so that a group that moves meanwhile is never ahead of the end.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Seen(NamedTuple):
-    """A partition at one look; None where nobody can tell.
+    """A partition at one look; None where unknown.
 
     Attributes:
         leader: None without one; `exists` is False of a topic that is gone.

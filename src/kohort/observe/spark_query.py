@@ -71,7 +71,7 @@ def why_unmoved(note: QueryNote, now_ms: int | None) -> tuple[bool, str]:
         now_ms: the present time, in milliseconds since 1970; None when it is not known.
 
     Returns:
-        Whether somebody must act, and the reason.
+        Whether an operator must act, and the reason.
     """
     who = f"Spark query {note.name}" if note.name else "its Spark query"
     ago = "" if now_ms is None else f" {format_duration(max(0, now_ms - note.at_ms))} ago"

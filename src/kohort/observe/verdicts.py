@@ -35,14 +35,14 @@ HOT_SHARE: Final = 0.8
 REBALANCES_MANY: Final = 6
 """In some minutes; a roll-out of a few members has fewer."""
 HOT_LEAST: Final = 100
-"""A lag so small is nobody's trouble."""
+"""A lag this small is no trouble."""
 NAMES_SHOWN: Final = 5
 REBALANCING: Final = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"}
 )
 REBALANCE_TIMEOUT_S: Final = 300.0
 """The default of `max.poll.interval.ms`, which members send as their rebalance timeout. No request
-tells the value of a group that somebody configured otherwise: the command takes it as an option."""
+tells the value of a group that is configured otherwise: the command takes it as an option."""
 GRACE_S: Final = 60.0
 """For the phases beside it: `group.initial.rebalance.delay.ms` (3 s) before a first rebalance, and
 a session timeout (45 s) for a member that falls silent after its join (spec 2.9)."""
@@ -50,7 +50,7 @@ a session timeout (45 s) for a member that falls silent after its join (spec 2.9
 STATIC_AWAY_S: Final = 60.0
 """A static member may be away for its session timeout (45 s by default) while it restarts."""
 TRANSACTION_S: Final = 60.0
-"""The default of `transaction.timeout.ms`: a transaction that is younger is in nobody's way yet."""
+"""The default of `transaction.timeout.ms`: a younger transaction delays no reader yet."""
 
 
 class State(StrEnum):
@@ -81,7 +81,7 @@ class Verdict:
 
     Attributes:
         concerns: what is in the way of the whole group; an alarm.
-        notes: what is going on in the group and may pass by itself; no alarm.
+        notes: what happens in the group and may pass by itself; no alarm.
     """
 
     now: Look

@@ -55,7 +55,7 @@ def look_at(app: Reachable) -> Look:
 
 
 def figures(health: AppHealth, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Totals by name; a figure that nobody knows is None."""
+    """Totals by name; an unknown figure is None."""
     known = [each.lag for each in health.partitions if each.lag is not None]
     oldest = [each.oldest_ms for each in health.partitions if each.oldest is not None]
     values: dict[str, Any] = {

@@ -285,7 +285,7 @@ cdef class Chunk:
         self.done = True
 
     cdef void _pass_batch(self):
-        """Leaves the present batch behind: its records were handed out or are for nobody."""
+        """Leaves the present batch behind: its records were returned or are skipped."""
         cdef int64_t after = self.cursor.base_offset + self.cursor.last_delta + 1
         self.cursor.position = max(self.cursor.position, after)
         self.leader_epoch = <int32_t> be32(self.data + self.at + 12)

@@ -261,7 +261,7 @@ def allocate(size_t size, bint filled_soon=False):
 @cython.final
 @cython.no_gc
 cdef class Source:
-    """Somebody's buffer, held for as long as anything points into it."""
+    """A caller's buffer, held while anything points into it."""
 
     cdef Py_buffer view
     cdef bint held
@@ -296,7 +296,7 @@ cdef inline uint8_t *put_varint(uint8_t *p, uint64_t raw) noexcept nogil:
 # CRC ---------------------------------------------------------------------------------------------
 
 def crc32c(data, uint32_t crc=0):
-    """CRC-32C of `data`, going on from `crc`."""
+    """CRC-32C of `data`, continued from `crc`."""
     return crc_of(data, crc, False)
 
 

@@ -6,7 +6,7 @@ Rules:
 - The columns and their order are `COLUMN_NAMES`, as Spark's Kafka source has them in our words.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes | me
 
 
 def compress_bound(codec: int, size: int) -> int:
-    """Room for `compress_into` of `size` bytes, whatever their content."""
+    """Room for `compress_into` of `size` bytes of any content."""
     if codec == Compression.LZ4:
         blocks = size // _LZ4_BLOCK_BYTES + 1
         return len(_LZ4_HEADER) + size + 4 * blocks + 4 + _LZ4_BLOCK_BYTES // 255 + 64
@@ -190,7 +190,7 @@ def _damaged(codec: str, why: object) -> CorruptRecordError:
 
 
 def _check_parts(codec: str, parts: int, size: int) -> None:
-    """Refuses data of countless tiny parts: each costs time, whatever it holds.
+    """Refuses data of countless tiny parts: each costs time, even an empty one.
 
     Producers fill the parts of a codec; even one that ends a part behind each record stays above.
     """

@@ -348,7 +348,7 @@ class Chunk:
         self._done = True
 
     def _pass_batch(self) -> None:
-        """Leaves the present batch behind: its records were given out or are for nobody."""
+        """Leaves the present batch behind: its records were returned or are skipped."""
         assert self._header is not None
         self._position = max(self._position, self._header.next_offset)
         self.leader_epoch = self._header.partition_leader_epoch

@@ -80,7 +80,7 @@ class ColumnWriter:
         self._lists.append(self._header_key.rows)
 
     def columns(self, topic: str, partition: int) -> Columns:
-        """What was added, without the columns that nobody asked for."""
+        """What was added, without the columns that were not asked for."""
         wanted = self._wanted
         headers = None
         if "headers" in wanted:

@@ -30,7 +30,7 @@ def _tables() -> tuple[list[int], list[int], list[int]]:
 
 
 def crc32c(data: Readable, crc: int = 0) -> int:
-    """CRC-32C of `data`, going on from `crc`."""
+    """CRC-32C of `data`, continued from `crc`."""
     byte_table, low, high = _tables()
     crc ^= 0xFFFFFFFF
     words = len(data) // 4

@@ -2,7 +2,7 @@
 
 Rules:
 - Looking creates nothing and changes nothing.
-- A command is refused before it is sent when nobody would obey it.
+- A command is refused before it is sent when no process would obey it.
 - Whether it was obeyed is read in the processes' next status.
 
 Shell: the clock, the user's name.

@@ -240,7 +240,7 @@ def class_name(kind: type[BaseException]) -> str:
 
 
 def _stack(error: Exception) -> str:
-    """The traceback from the first frame on that is not ours; "" for what nobody raised."""
+    """The traceback from the first frame on that is not ours; "" where nothing was raised."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None and _is_ours(frame):
         frame = frame.tb_next

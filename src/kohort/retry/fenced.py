@@ -329,7 +329,7 @@ class RangeLoad:
         return faulty, runnable, len(attempts) - len(runnable)
 
     def _damaged(self, batch: Unreadable) -> _Ended:
-        """A batch that nobody can read is a permanent failure."""
+        """An unreadable batch is a permanent failure."""
         span, loader = self._span, self._loader
         owed: Sequence[LedgerRow] = ()
         if span.delay_ms is not None:
@@ -479,7 +479,7 @@ class RangeLoad:
         """What the transaction does, in numbers.
 
         A copy whose headers are wrong is no input; an attempt that waits on has not ended. Of a
-        batch of a retry topic that nobody can read the copies count that the ledger knows.
+        unreadable batch of a retry topic the copies count that the ledger knows.
         """
         counts = Counts()
         origin = self._loader.origins.get(self._span.base)

@@ -124,7 +124,7 @@ class Counts:
     """What became of the records of one range, counted in the transaction that moves its fence.
 
     Args:
-        read: records that ended in one of the ways below, copies that nobody owes left out.
+        read: records that ended in one of the ways below, without copies that are not owed.
         loaded: with something written; `filtered`: with nothing to write.
         scheduled: with another try to come; `failed`: permanently.
         rows: rows that name their input, in the handler's table.

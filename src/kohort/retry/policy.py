@@ -105,9 +105,9 @@ class RetryPolicy:
     def next_step(self, attempted: int, min_delay_ms: int = 0) -> Step | None:
         """Where a record goes whose attempt `attempted` (0 is the first try) failed for now.
 
-        The attempt number grows by one, whatever `min_delay_ms` (a `RetryAfter`) asks for: a longer
-        wait chooses another topic, it does not use up retries (spec 5.3). None: no retry is left,
-        the dead-letter topic is next.
+        The attempt number grows by one, also where `min_delay_ms` (a `RetryAfter`) asks for more:
+        a longer wait chooses another topic, it does not use up retries (spec 5.3). None: no retry
+        is left, the dead-letter topic is next.
         """
         step = self.step(attempted + 1)
         if step is None or step.delay_ms >= min_delay_ms:

@@ -1,10 +1,10 @@
 """The PostgreSQL store, through psycopg (extra `kohort[sql]`).
 
 Rules:
-- Read committed, whatever the database's default is: the fence's row lock, taken first by its
-  compare-and-set, orders the writers of a partition, and what a statement sees after it has waited
-  for a lock is what is true then. The snapshot of `repeatable read` would hide a copy that was
-  scheduled meanwhile. Partitions do not wait for each other.
+- Read committed, also where the database's default is another: the fence's row lock, taken first
+  by its compare-and-set, orders the writers of a partition, and what a statement sees after it has
+  waited for a lock is what is true then. The snapshot of `repeatable read` would hide a copy that
+  was scheduled meanwhile. Partitions do not wait for each other.
 - A lost connection is retriable. Whether its transaction committed, the fence tells on the next
   attempt (E2, row "reply lost"). A server that has fallen silent is given up after
   half a minute; the URL may say otherwise (`?tcp_user_timeout=5000`).

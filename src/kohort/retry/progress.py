@@ -94,7 +94,7 @@ class Advanced:
 
 
 class LostRaceError(KohortError):
-    """Somebody else was faster: roll back. `how` says at what."""
+    """Another writer was faster: roll back. `how` says at what."""
 
     def __init__(self, how: Any) -> None:
         self.how = how
@@ -130,7 +130,7 @@ class Progress(ABC):
     def take_over(
         self, pipeline: str, topic: str, topic_id: str, partition: int, now_ms: int
     ) -> ProgressRow:
-        """Become the owner of a partition: its row, with an epoch that nobody else has."""
+        """Become the owner of a partition: its row, with an epoch of its own."""
         return self._again(lambda: self._take_over(pipeline, topic, topic_id, partition, now_ms))
 
     def _take_over(
@@ -207,7 +207,7 @@ class Progress(ABC):
             raise KohortError(
                 f"the progress of {move.topic}-{move.partition} in the store is not as this "
                 f"program left it ({row[2]}, not {move.before[0]}): a transaction whose answer was "
-                "lost went through late, or somebody changed it. Restart: it continues from there"
+                "lost went through late, or a person changed it. Restart: it continues there"
             )
 
     def progress(self, pipeline: str, topic: str, partition: int) -> ProgressRow | None:

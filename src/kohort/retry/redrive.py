@@ -10,7 +10,7 @@ Rules:
   again. A retry topic, or any other topic, can be chosen instead. Nothing is ever deleted.
 - Progress is a group of its own, `redrive.ID`: its commits say how far each partition has been gone
   through, and beside them up to where this redrive goes, which its first run decided. So it can be
-  stopped and gone on with, and a second run of a finished one does nothing (R9).
+  stopped and continued, and a second run of a finished one does nothing (R9).
 - A page's copies and the commit that passes it are one transaction, whose id is the redrive's
   (`redrive.ID.FAILED-TOPIC`): after a crash every sent record is passed, and of two runs at once
   the second continues where the first was, and the first ends (KIP-98's fence). That holds for
@@ -109,7 +109,7 @@ class Report:
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """(reason, error class) of what was sent."""
     unreadable: int = 0
-    """Batches that could not be read: nobody can handle their bytes as a record."""
+    """Batches that could not be read: no handler gets their bytes as a record."""
     finished: bool = False
     """Everything up to the end that the first run decided has been gone through."""
 
@@ -195,7 +195,7 @@ class Redrive:
         report, started = Report(), time.monotonic()
         with self._consumer() as consumer, self._producer() as producer, self._told_when_fenced():
             count = self._counts()[self._target]
-            producer.init_transactions()  # before the progress is read: nobody moves it any more
+            producer.init_transactions()  # before the progress is read: it is ours from here on
             at_once = min(PAGE_RECORDS, max(1, int(rate_per_s))) if rate_per_s else PAGE_RECORDS
             for page in self._pages(consumer, at_once):
                 copies = list(self._copies(consumer, page, report))

@@ -2,8 +2,8 @@
 
 Rules:
 - Only what can never work is refused. What cannot be looked at (a builtin) is taken as it is.
-- A generator function's body runs when its result is iterated: where nobody does that, every record
-  would count as done though nothing was done with it.
+- A generator function's body runs when its result is iterated: where it is not iterated, every
+  record would count as done though nothing was done with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def check_handler(
         )
     who, call = f"the handler of {topic!r}, {_name(function)},", f"({', '.join(arguments)})"
     if waits(function) and not may_wait:
-        raise ConfigError(f"{who} is a coroutine function, and nobody awaits it here; use `def`")
+        raise ConfigError(f"{who} is a coroutine function, which is not awaited here; use `def`")
     if _is(inspect.isasyncgenfunction, function) or (
         _is(inspect.isgeneratorfunction, function) and not may_yield
     ):
@@ -118,7 +118,7 @@ def waits(function: object) -> bool:
 
 
 def refuse_returned(topic: str, returned: object, *, instead: str = "") -> NoReturn:
-    """A handler has returned what nobody takes: its record must not count as done.
+    """A handler has returned a value that is not used: its record must not count as done.
 
     Args:
         instead: what to call for it to be kept; sending it by default.
@@ -136,7 +136,7 @@ def refuse_returned(topic: str, returned: object, *, instead: str = "") -> NoRet
 
 
 def check_returns(topic: str, function: object) -> None:
-    """Raise ConfigError for a handler that says it returns something, where nobody takes it."""
+    """Raise ConfigError for a handler that declares a return value, where none is used."""
     try:
         returns = inspect.signature(cast("Any", function)).return_annotation
     except (TypeError, ValueError):

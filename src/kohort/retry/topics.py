@@ -170,7 +170,7 @@ def other_retry_topics(topics: RetryTopics, names: Iterable[str]) -> dict[str, i
 def left_behind(
     topics: RetryTopics, name: str, delay_ms: int, partitions: int, waiting: int
 ) -> TopicState:
-    """The state of a retry topic whose records nobody reads (spec 5.4: nor forgotten)."""
+    """The state of a retry topic whose records have no reader (spec 5.4: nor forgotten)."""
     delay = format_duration(delay_ms)
     return TopicState(
         TopicSpec(name, partitions, -1, {}, delay_ms),

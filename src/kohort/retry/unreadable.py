@@ -67,7 +67,7 @@ class Unreadable:
         )
 
     def attempt(self, topic_id: str = "") -> Attempt:
-        """The batch in the place of the record that nobody can read."""
+        """The batch that replaces an unreadable record."""
         origin = Origin(self.topic, self.partition, self.offset, -1, -1, topic_id)
         place = (self.topic, self.partition, self.offset)
         return Attempt(origin, 0, place, None, self.batch, ())

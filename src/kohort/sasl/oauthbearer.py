@@ -1,4 +1,4 @@
-"""OAUTHBEARER (RFC 7628, KIP-255): a token that somebody both sides trust has given out.
+"""OAUTHBEARER (RFC 7628, KIP-255): a token from an issuer that both sides trust.
 
 Rules:
 - A token is a secret: no error and no `repr` contains it.

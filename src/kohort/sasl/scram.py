@@ -4,7 +4,7 @@ Rules:
 - Iterations lie between `MIN_ITERATIONS` and a maximum on both sides: a hostile broker must not
   make a client compute for hours, nor a stored credential be weak.
 - Secrets are compared in constant time. A user that does not exist is answered like one that does
-  (`kohort.sasl.decoys`), so that nobody learns who exists.
+  (`kohort.sasl.decoys`), so that no client learns who exists.
 - The client's last nonce must end with the broker's part (CVE-2024-56128). It is not compared as a
   whole, because librdkafka before 2.6.1 put its own part in front twice.
 - A broker keeps `ScramCredential`s, from which no password and no login can be made.

@@ -31,7 +31,7 @@ from kohort.serdes.basic import (
 )
 from kohort.serdes.json_schema import JsonSchemaSerde
 from kohort.serdes.protobuf import ProtobufSerde
-from kohort.serdes.records import Decoded, Serdes, Undecodable
+from kohort.serdes.records import Decoded, KeyAndValue, Serdes, Undecodable
 from kohort.serdes.registry import Reference, Schema, SchemaRegistry
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "IntegerSerde",
     "JsonSchemaSerde",
     "JsonSerde",
+    "KeyAndValue",
     "LongSerde",
     "ProtobufSerde",
     "Reference",

@@ -5,7 +5,7 @@ Rules:
 - Schemas that refer to others get those first, by the registry's references.
 """
 
-# fastavro carries no complete types, so strict checking would only speak of it.
+# fastavro's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Serde(Generic[T]):
         return self._from(data)
 
     def waits_for(self, data: bytes) -> bool:
-        """Whether `deserialize` would have to ask somebody first: then not on an event loop."""
+        """Whether `deserialize` would have to ask a service first: then not on an event loop."""
         del data
         return False
 

@@ -5,7 +5,7 @@ Rules:
   their writer's, unless `validate` is False.
 """
 
-# jsonschema carries no complete types, so strict checking would only speak of it.
+# jsonschema's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

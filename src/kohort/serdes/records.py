@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypedDict, TypeVar, overload
 
 from kohort.errors import DeserializationError, KohortError
 from kohort.records import Record
@@ -36,6 +36,13 @@ class Undecodable:
 
     raw: bytes
     error: KohortError
+
+
+class KeyAndValue(TypedDict):
+    """The encoded parts of a record, as keyword arguments of `Producer.send`."""
+
+    value: bytes | None
+    key: bytes | None
 
 
 class Decoded(Generic[K, V]):
@@ -145,9 +152,7 @@ class Serdes(Generic[K, V]):
             value is not None and self.value.waits_for(value)
         )
 
-    def to_bytes(
-        self, topic: str, value: V | None = None, key: K | None = None
-    ) -> dict[str, bytes | None]:
+    def to_bytes(self, topic: str, value: V | None = None, key: K | None = None) -> KeyAndValue:
         """`value` and `key` for `producer.send(topic, **...)`. Raises what the formats raise."""
         return {
             "value": None if value is None else self.value.serialize(topic, value, "value"),

@@ -3,8 +3,8 @@ object.
 
 Rules (spec 6.7):
 - A limit is split in proportion to what waits, rounded up, so that no partition is starved; but a
-  topic always gets its floor first, so that a small one (reference data) is not dripped out beside
-  a large one. By default a tenth of the limit is floors, in equal parts.
+  topic always gets its floor first, so that a large one does not starve a small one
+  (reference data). By default a tenth of the limit is floors, in equal parts.
 - Topics of a higher priority go first; the others get their floors, and what is left.
 - A target duration sets the limit from how long batches took: at most doubled from one batch to
   the next, and only as far as a full batch proves.
@@ -38,7 +38,7 @@ def limited(
 
     Args:
         max_records: None for no limit.
-        floor: records that each topic may deliver whatever its share; None for an equal part of a
+        floor: records that each topic may always deliver; None for an equal part of a
             tenth of the limit.
         priorities: a number for each topic, 0 where there is none; higher goes first.
     """
@@ -101,7 +101,7 @@ def aligned(
         next_ms: the timestamp of the next record of each partition that has one.
         caps: the first offset at or past that time; -1 where all records are before it.
 
-    Returns `end` itself when no partition would go on (timestamps within one are out of order).
+    Returns `end` itself when no partition would continue (timestamps within one are out of order).
     """
     near = {
         at: min(stop, max(start[at], caps[at])) if caps.get(at, -1) >= 0 and at in next_ms else stop

@@ -3,12 +3,12 @@
 Rules (spec 6.7):
 - Column names, order and types are the JVM connector's. Spark compares the first batch's schema
   with `equals`: no large types, no dictionaries, `timestamp[us, UTC]`, list and not map.
-- A batch holds at most so many rows and so many bytes: one value too many of them kills a JVM.
+- A batch is bounded in rows and in bytes: a batch that is too large kills the JVM.
 - With range markers there are marker rows and nothing else. A marker says which range a task was
   given: topic id, start, end and the time of the plan.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def markers(spans: Sequence[Range]) -> pa.RecordBatch:
 
 
 def read_markers(batch: pa.RecordBatch) -> list[Range]:
-    """The ranges that the marker rows of a batch stand for."""
+    """The ranges that the marker rows of a batch represent."""
     found = batch.select(
         ["topic", "partition", "offset", RANGE_END, "key", "timestampType", "timestamp"]
     )

@@ -4,11 +4,11 @@ Shell: sockets, disks and clocks of executors; the driver's clock.
 
 Rules:
 - One task on each executor at least: a barrier stage with a task for every core. The probe is
-  shipped by value and uses the standard library alone, because a missing package is what it is for.
-- What it tells is plain data; `problems` judges it, and says what to do.
+  shipped by value and uses only the standard library, because it looks for missing packages.
+- It returns plain data; `problems` judges it and says what to do.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def addresses_of(pipeline: Pipeline) -> list[tuple[str, str, int]]:
 def problems(
     reports: Iterable[Report], expected: Report, clock_skew_ms: int, *, local: bool, store: str
 ) -> list[str]:
-    """What stands in the way, and what to do.
+    """What is wrong, and what to do.
 
     Args:
         reports: of the executors.

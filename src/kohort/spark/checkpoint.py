@@ -1,11 +1,11 @@
-"""One driver for a checkpoint: a lock, and patience with the JVM of a driver that was killed.
+"""One driver for each checkpoint: a lock, and a wait for the JVM of a killed driver.
 
 Shell: files, processes, sleep.
 
 Rules (invariant X6):
-- The lock is held by the Python process and falls with it, also by kill -9.
-- The JVM of a killed driver goes on for a few seconds. Its pid stands in the lock file; the next
-  driver waits until it has ended. What it may still write meets the fence.
+- The Python process holds the lock; it ends with the process, also by kill -9.
+- The JVM of a killed driver runs for a few more seconds. The lock file has its pid; the next
+  driver waits until it has ended. The fence refuses what it still writes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CheckpointLock:
             ) from None
         try:
             self._await_jvm(holder)
-        except BaseException:  # the lock must not stay behind, whatever happened
+        except BaseException:  # release the lock after any error
             os.close(self._fd)
             raise
         self._write({"pid": os.getpid()})
@@ -107,7 +107,7 @@ def topics_of(files: CheckpointFiles, name: str) -> list[str] | None:
 def begin_anew_for_other_topics(files: CheckpointFiles, name: str, topics: Iterable[str]) -> bool:
     """Remove the checkpoint of a query that read other topics; True when there was one.
 
-    It would replay a batch of topics that nobody handles any more. The store's fences know better
+    It would replay a batch of topics that have no handler any more. The store's fences know better
     where the query is.
     """
     names, before = sorted(topics), _topics(files, name)

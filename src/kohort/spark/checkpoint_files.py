@@ -5,10 +5,10 @@ Shell: files.
 Rules:
 - A place with a scheme (`s3a://`, `hdfs://`, `file://`) is Hadoop's: Spark's own settings and jars
   decide how it is reached.
-- Names are paths below the root. What cannot be read is an error of the file system.
+- Names are paths below the root. A file that cannot be read raises the file system's error.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

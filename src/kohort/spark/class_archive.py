@@ -5,7 +5,7 @@ Java calls this class data sharing (JEP 350). `kohort pipeline archive-classes` 
 Shell: files in the user's cache directory, the environment.
 
 Rules:
-- A JVM checks an archive against its own build and class path and does without one that does not
+- A JVM checks an archive against its own build and class path and ignores one that does not
   fit. The name of the file only keeps archives of different installations apart.
 - An archive is written beside its place and renamed, because JVMs may map the file at any moment.
 """

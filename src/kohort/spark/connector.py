@@ -1,4 +1,4 @@
-"""What of Spark's Kafka connector has no effect here, or is refused, each with its reason.
+"""Options of Spark's Kafka connector that have no effect here or are refused, with the reasons.
 
 Rules:
 - `docs/spark.md` has every option of the connector; a test compares the page with `options` and

@@ -1,15 +1,15 @@
-"""The mother of Spark's Python workers, with everything imported before it forks.
+"""The parent of Spark's Python workers: it imports everything before it forks.
 
 Shell: a process of its own (`spark.python.daemon.module`); forks workers on Spark's demand.
 
 Rules:
-- A worker is a fork. What is imported here is imported once, and not once for each worker; what is
-  frozen here is never walked by the collection after each task.
-- A worker that Spark no longer wants finds its pipe closed. That is no news, and is not printed.
+- A worker is a fork. Modules are imported once, not once for each worker, and frozen, so that the
+  garbage collection after each task skips them.
+- A worker that Spark no longer needs finds its pipe closed; that is not printed.
 - No client is made here: a fork starts with no sockets and no threads (invariant C14).
 """
 
-# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

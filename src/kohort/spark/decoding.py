@@ -1,11 +1,11 @@
-"""A handler's decoder on its way to Spark's workers, where it is made once and kept.
+"""A handler's decoder, shipped to Spark's workers, which create it once and keep it.
 
 Rules:
-- Spark unpickles a task's writer anew for each task. What a format has learnt (schemas by id, and
+- Spark unpickles a writer for each task. What a format has learnt (schemas by id, and
   what reads them) stays in the worker, by the bytes that it was pickled to.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a changed pipeline file means for what is stored: fences, ledger, topics, checkpoint. Pure.
+"""Compares a changed pipeline file with stored fences, ledger, topics and checkpoint. Pure.
 
 Rules (spec 6.10):
 - Everything is compared with what the store and the cluster hold; the older file is not needed.
-- A change that `run` refuses is marked, with what to do. Everything else says what `run` does.
+- A change that `run` refuses is marked, with the cure. All others say what `run` does.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _of_known(
             topic,
             f"{sum(lost.values()):,} records were deleted before they were read",
             f"partitions {', '.join(map(str, sorted(lost)))}: retention was shorter than the "
-            "pause. Move their rows of kohort_fence to the log's start to go on without them",
+            "pause. Move their rows of kohort_fence to the log's start to continue without them",
             refused=True,
         )
 
@@ -152,7 +152,7 @@ def _gone(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Change]
             yield Change(
                 topic,
                 "is not read any more",
-                "its fence is kept: when the handler comes back, it goes on from there",
+                "its fence is kept: when the handler comes back, it continues from there",
             )
 
 
@@ -164,5 +164,5 @@ def _checkpoint(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[C
             yield Change(
                 ", ".join(now) or "-",
                 f"the {label} query reads other topics than before",
-                "its checkpoint is created again; it goes on at the store's fences",
+                "its checkpoint is created again; it continues at the store's fences",
             )

@@ -1,9 +1,9 @@
-"""How far a streaming query is behind, by the progress that Spark reports. Pure.
+"""The lag of a streaming query, from the progress that Spark reports. Pure.
 
 Rules:
 - Every query that reads Kafka's topics is understood, by `format("kohort")` or by Spark's own
   connector: both write offsets as `{"topic": {"0": 23}}`.
-- A figure that nobody knows is None, never 0.
+- An unknown figure is None, never 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of a local session without a process for each: checkpoints, state, tables on local disks.
+"""Local files without a `chmod` process for each: checkpoints, state, tables on local disks.
 
 Shell: the JVM of the session.
 
@@ -7,10 +7,10 @@ Rules:
   every micro-batch, and more for stateful ones (25 ms each on a busy machine). Here the JVM sets it
   by a call. Names, modes and checksums of files are the same.
 - Spark brings a compiler (Janino), so no jar is needed. Where any of it is missing the session
-  keeps Hadoop's own way: nothing depends on this but time.
+  keeps Hadoop's own way, which is only slower.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

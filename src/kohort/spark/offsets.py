@@ -6,7 +6,7 @@ Rules:
   began, the number of tasks, and of retry topics the time by which all was due. So the tasks of a
   batch are a function of (start, end) alone, and a replayed batch is planned as the first time.
 - Spark keeps no record of where a Python source began. The first batch's end does: it is planned
-  from where its end says that each partition began, whatever the start says after a crash.
+  from where its end says that each partition began; after a crash the start may differ.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Range(NamedTuple):
 
 @dataclass
 class Position:
-    """Where a query stands: the offset of the next record of each partition, and the plan's inputs.
+    """A query's position: the offset of each partition's next record, and the plan's inputs.
 
     Args:
         began: where each partition began, and so may have no fence yet.
@@ -113,13 +113,13 @@ def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Ran
     Raises DataLossError when a topic was created again in between, or an end is before its start.
     """
     found: list[Range] = []
-    anew = renewed(start, end.ids)
+    recreated = renewed(start, end.ids)
     if not lenient:
         check_renewed(start, end.ids)
     for (topic, partition), stop in sorted(end.next.items()):
         at = (topic, partition)
         begin = start.next.get(at, end.began.get(at, stop))
-        if start.initial or topic in anew:
+        if start.initial or topic in recreated:
             begin = end.began.get(at, stop)
         if stop < begin:
             raise DataLossError(f"{topic}/{partition}: the plan would go back, {begin} to {stop}")

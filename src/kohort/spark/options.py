@@ -6,7 +6,7 @@ Rules:
 - `kafka.*` goes to the client, except what the source itself decides; what no client knows is an
   error before anything is connected.
 - An unknown option is an error that names the nearest one. Spark hands its own options to every
-  source and sink (`checkpointLocation`, `path`, ...); they are accepted and say nothing to us.
+  source and sink (`checkpointLocation`, `path`, ...); they are accepted and ignored.
 - Options hold no passwords in clear text that would show in a plan: `repr` leaves values out.
 """
 
@@ -146,7 +146,7 @@ class SourceOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
-    """So long fewer than `min_offsets` records may wait."""
+    """The longest time that fewer than `min_offsets` records may wait."""
     max_bytes: int | None = None
     target_batch_ms: int | None = None
     topic_floor: int | None = None

@@ -20,7 +20,7 @@
 Rules:
 - Handlers run in Spark's executors; they are shipped by value, with what they refer to in the same
   file. They look things up and return what is to be written; they do not write.
-- Every input is in the store exactly once or failed exactly once (spec 6.3), whatever is killed.
+- Every input is in the store exactly once or failed exactly once (spec 6.3), also after kills.
 - Only configuration changes between `local[*]` and a cluster.
 """
 

@@ -1,16 +1,16 @@
-"""The executors' half of a pipeline: take a task's rows and load them behind the fence.
+"""The executors' half of a pipeline: load a task's records, guarded by the fence.
 
 Rules (E2):
 - One task has whole partitions (the source never splits them for a pipeline), so a partition's
   records meet one fence in one task, in offset order.
-- What comes through Spark is range markers, which say what the task must finish; the task fetches
+- Spark passes range markers, which say what the task must finish; the task fetches
   the records itself, so that they never cross the JVM. A range without records moves its fence all
   the same.
 - The writer is rebuilt in every process: it holds what the user wrote and no connection.
 - Progress goes to the group after all tasks of a batch are done, and may fail: it is advisory.
 """
 
-# pyarrow and pyspark carry no complete types, so strict checking would only speak of them.
+# pyarrow and pyspark: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class PipelineWriter(DataSourceStreamArrowWriter):
 def sink_class(spec: PipelineSpec, name: str) -> type[DataSource]:
     """A data source of this name that writes through the pipeline.
 
-    Made anew for each pipeline, so that Spark pickles it by value, with the user's functions in it,
+    Created for each pipeline, so that Spark pickles it by value, with the user's functions in it,
     and nothing of them shows in options or plans.
     """
 

@@ -72,7 +72,7 @@ class CopyPublisher:
             return None
 
     def _place(self, producer: Producer, copy: Copy, future: RecordFuture | None) -> Place:
-        """Where the copy stands, or the first smaller one that is taken."""
+        """The location of the copy, or of the first smaller one that is accepted."""
         place = _taken(future)
         if place is not None:
             return place

@@ -5,12 +5,12 @@ Shell: the clock.
 Rules (spec 6.10):
 - A replay is a pipeline of its own: another name, so other fences, retry topics and checkpoints. It
   fills shadow tables until it has caught up; then one transaction swaps them for the tables.
-- After the swap it goes on as the live pipeline, at its own fences. The replaced pipeline cannot
+- After the swap it continues as the live pipeline, at its own fences. The replaced pipeline cannot
   commit any more, and does not start.
-- Killed at any moment, the same replay goes on where it was.
+- Killed at any moment, the same replay continues where it was.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def replay(
         into: the shadow of every table that the pipeline fills. One that is missing is made like
             the table; one that is there must be empty.
         since_ms: read records from this time on, in ms since 1970; default all that are there.
-        swap: False rebuilds without swapping; the same call with True goes on and swaps.
+        swap: False rebuilds without swapping; the same call with True continues and swaps.
         spark, master, on_progress: as `Pipeline.run`.
 
-    Returns the progress and the names of the old tables. Raises ConfigError, in words, for what
-    cannot be replayed or swapped, and whatever `Pipeline.run` raises.
+    Returns the progress and the names of the old tables. Raises ConfigError for what
+    cannot be replayed or swapped, and what `Pipeline.run` raises.
     """
     wanted = Replay(pipeline.name, replaces, dict(into))
     check(pipeline, wanted)
@@ -157,7 +157,7 @@ def _begin(pipeline: Pipeline, store: Store, wanted: Replay, since_ms: int | Non
             into = ", ".join(f"{table}={shadow}" for table, shadow in begun.tables.items())
             raise ConfigError(
                 f"pipeline {wanted.pipeline} has begun to replace {begun.replaces} with "
-                f"--into {into}; go on with the same, or begin under another name"
+                f"--into {into}; continue with the same, or begin under another name"
             )
         return begun
     pipeline.prepare_store(store)
@@ -182,7 +182,7 @@ def _check_books(pipeline: Pipeline, store: Store, wanted: Replay) -> None:
     if left := _left_alone(pipeline, store, wanted.replaces):
         raise ConfigError(
             f"pipeline {wanted.replaces} reads {', '.join(left)}, too, which this pipeline does "
-            "not: nobody would read it after the swap. Register it in the file, with its table"
+            "not: no handler would read it after the swap. Register it in the file, with its table"
         )
     targets = [s.target for s in pipeline.graph.steps.values()]
     topics = [t.topic for t in targets if isinstance(t, TopicTarget)]

@@ -11,7 +11,7 @@ Rules:
 - Nothing is bound to anything but loopback with a local master.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def _read_pyspark_unzipped() -> None:
     """Let workers import the installed pyspark, which is compiled, and not Spark's zip of it.
 
     Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first on every worker's path, and a zip is
-    compiled anew by each process (0.7 s of CPU). A home of links without that zip spares it.
+    compiled again by each process (0.7 s of CPU). A home of links without that zip spares it.
     """
     if "SPARK_HOME" in os.environ:
         return

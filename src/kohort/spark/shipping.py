@@ -5,7 +5,7 @@ Shell: files of the driver's environment.
 Rules:
 - What is shipped is kohort and what it needs, by the metadata of the installed packages; Python
   itself and pyspark are the cluster's. So both sides need the same minor version of Python on the
-  same kind of machine: `kohort pipeline check --ship` says when they have not.
+  same kind of machine: `kohort pipeline check --ship` reports where they differ.
 - An archive is named by what is in it, and made once.
 """
 

@@ -8,7 +8,7 @@ Rules:
   exactly once, load through a `Pipeline`.
 """
 
-# pyarrow and pyspark carry no complete types, so strict checking would only speak of them.
+# pyarrow and pyspark: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TYPES: Final[dict[str, tuple[str, Callable[[DataType], bool]]]] = {
     "topic": ("string", lambda t: isinstance(t, StringType)),
     "partition": ("int", lambda t: isinstance(t, IntegerType)),
 }
-"""Of each column that is written, its type in words and as a check."""
+"""Of each column that is written, its type as text and as a check."""
 COLUMNS = frozenset(TYPES)
 
 

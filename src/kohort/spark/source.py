@@ -6,10 +6,10 @@
 Rules (spec 6.1, 6.7):
 - Nothing connects in `__init__`: readers are pickled. The planner is made on the driver on first
   use and lives as long as the query; executors only fetch what an input partition names.
-- Everything that `read` needs stands in the input partition and the options.
+- The input partition and the options contain everything that `read` needs.
 """
 
-# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Rules:
 - With `available_now` a stage starts when those before it have ended, so that it sees all they do.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Start a pipeline's queries, watch them, restart what will pass, and say clearly what will not.
+"""Start a pipeline's queries, watch them, restart after temporary errors, report permanent ones.
 
 Shell: clock, sleep and files (the checkpoint's lock).
 
 Rules (spec 6.3; invariant X6):
 - Two queries: one reads the source topics, one reads all retry topics, so that neither waits for
   the other. Both write through the same sink.
-- Both start where the store's fences stand (X8). A checkpoint that is gone costs nothing.
+- Both start at the store's fences (X8). A checkpoint that is gone costs nothing.
 - Nothing in Spark restarts a query. A cause that may pass (a broker away, a database locked, a
   worker killed) is restarted with back-off; anything else is raised at once, with the traceback of
   the Python process in which it happened.
 - One driver a checkpoint: a lock, and a wait for the JVM of a driver that was killed.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -137,7 +137,9 @@ class Supervisor:
         port = ClusterPort(pipeline.client_config)
         try:
             who = f"pipeline {pipeline.name}"
-            plan_all(who, topics, port.topics())  # a wrong topic is told before anything is made
+            plan_all(
+                who, topics, port.topics()
+            )  # a wrong topic is refused before anything is created
             with CheckpointLock(pipeline.lock_directory) as lock:
                 self._check_replays(store)
                 pipeline.prepare_store(store)
@@ -259,7 +261,7 @@ class Supervisor:
             if self._stages is not None:
                 self._waiting = list(self._stages.stages)
                 queries += self._start_stages(spark, port, mode)
-        except BaseException:  # what was started must not stay behind, whatever happened
+        except BaseException:  # stop what was started after any error
             _stop(queries)
             raise
         return queries
@@ -306,7 +308,7 @@ class Supervisor:
                 files = checkpoint_files(pipeline.checkpoint, spark)
                 if begin_anew_for_other_topics(files, label, topics):
                     log.info(
-                        "pipeline %s reads other topics than before: its %s query begins anew at "
+                        "pipeline %s reads other topics than before: its %s query starts again at "
                         "the store's fences",
                         pipeline.name,
                         label,
@@ -326,7 +328,7 @@ class Supervisor:
                 # Pools share the cores: a retry that is due does not queue behind source batches.
                 spark.sparkContext.setLocalProperty(POOL, f"kohort {pipeline.name} {label}")
                 queries.append(writer.start())
-        except BaseException:  # what was started must not stay behind, whatever happened
+        except BaseException:  # stop what was started after any error
             _stop(queries)
             raise
         finally:
@@ -466,7 +468,7 @@ def open_fences(
     if gone:
         raise DataLossError(
             f"pipeline {pipeline.name}: topic {', '.join(gone)} was deleted while it ran. Remove "
-            "the handler of the topic to go on without it"
+            "the handler of the topic to continue without it"
         )
     known = {(f.topic, f.partition) for f in store.fences(pipeline.name)}
     missing = [(n, p) for n in names for p in range(views[n].partitions) if (n, p) not in known]

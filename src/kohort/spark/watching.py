@@ -12,11 +12,11 @@ Rules:
 - A query needs no option for it, and may be one of Spark's own Kafka connector. Its progress is
   committed to the group `spark.NAME`, so that `kohort group lag` and `kohort group why` show it;
   one with `group.id` commits by itself, and both show the same.
-- What is committed is what a batch has handled, and how the query ended. Nothing reads from it.
+- The commits report what a batch has handled and how the query ended; nothing reads from them.
 - A group that cannot be committed to costs a warning, never the query.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -41,14 +41,14 @@ class Certificates:
         made.private_key_and_cert_chain_pem.write_to_path(str(path))
         return str(path)
 
-    def broker(self, *names: str) -> dict[str, str]:
+    def broker(self, *names: str) -> dict[str, Any]:
         """Settings of a broker on `names` (default: this machine), which believes our clients."""
         return {
             "ssl_certificate_location": self.issue(*(names or ("localhost", "127.0.0.1"))),
             "ssl_ca_location": self.ca_file,
         }
 
-    def client(self, user: str | None = None) -> dict[str, str]:
+    def client(self, user: str | None = None) -> dict[str, Any]:
         """Settings of a client that believes our brokers, with a certificate of its own for
         `user`."""
         settings = {"security_protocol": "SSL", "ssl_ca_location": self.ca_file}

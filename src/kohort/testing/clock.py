@@ -8,11 +8,11 @@
 Rules:
 - Inside `with`, clients of Kohort that this thread makes have no network thread: a waiting call
   does the network's work, and the broker's. When nothing is left to do, the clock jumps to the next
-  timer at once. So a wait takes as long as the work in it, whatever its time-out.
+  timer at once. So a wait takes as long as the work in it, not its time-out.
 - Time passes only in `advance` and in calls that wait. Between them everything is frozen: a
   process that does not heartbeat is one whose requests are cut (`cluster.faults.cut`).
 - Sockets are real: other clients could connect, but would wait in real time for a broker that works
-  only while somebody waits on this thread. They need a `Cluster` without a clock.
+  only while a call waits on this thread. They need a `Cluster` without a clock.
 - An admin client's time limits are by the real clock, and so are the timestamps of `Producer.send`.
 
 Shell: the clock, threads (which one this is), the kernel's readiness calls.
@@ -216,7 +216,7 @@ class _VirtualNotices(Notices):
         self._clock = clock
 
     def tell(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """There is no sleeper to wake."""
 
     def until(self, look: Callable[[], T | None], timeout_s: float) -> T | None:
         results: list[T] = []

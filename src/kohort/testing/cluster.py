@@ -25,7 +25,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from kohort.broker import Broker, BrokerConfig, Durability
 from kohort.broker.base.request import Call
@@ -128,7 +128,7 @@ class Cluster:
             raise UsageError(f"there is no node {node}; there are {self.nodes}")
         return f"{self.config.host}:{self._ports[self.nodes.index(node)]}"
 
-    def start(self) -> Cluster:
+    def start(self) -> Self:
         """Start the broker; returns when it answers."""
         if not self._ports:
             self._ports = keep_ports(self, self.config.host, len(self.nodes))
@@ -176,7 +176,7 @@ class Cluster:
         self.config = self.config.replace(**overrides)
         self.start()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:
@@ -215,7 +215,7 @@ class Cluster:
     def restart_node(self, node: int) -> None:
         """Start a node again, on its port; one that runs is stopped first.
 
-        It leads what nobody led meanwhile; for the rest see `elect_preferred`.
+        It leads partitions that had no leader meanwhile; for the rest see `elect_preferred`.
         """
 
         def again(broker: Broker) -> None:

@@ -245,7 +245,7 @@ class History:
         self._until(lambda: not self._unread(), "every acknowledged record read", timeout_s)
 
     def _unread(self) -> int:
-        """How many acknowledged records nobody has read so far."""
+        """How many acknowledged records have not been read so far."""
         none = Ranges()
         return sum(
             high - low

@@ -4,7 +4,7 @@ Rules:
 - Only reported events count, in the order of their times; events of one member keep their order.
 - A record exists when its producer's report says so. In a partition without any producer's report,
   every offset counts as a record.
-- Reading again what nobody had committed is allowed, as at least once says; with `exactly_once`
+- Reading uncommitted records again is allowed, as at least once says; with `exactly_once`
   nothing may be read twice.
 - A member owns a partition from `assigned` until `revoked`, `lost` or its death. A member that was
   expelled believes longer than it owns: until it says `lost` it may read on, but not commit.
@@ -28,13 +28,13 @@ class Kind(StrEnum):
     """What a group must never do."""
 
     LOST = "lost"
-    """An acknowledged record was read by nobody, and never will be; or it reads differently."""
+    """An acknowledged record was never read and cannot be any more; or it reads differently."""
     DUPLICATE = "duplicate"
     """A record was read again although it had been committed, or twice by one owner."""
     OUT_OF_ORDER = "out of order"
     """An owner read an earlier record after a later one."""
     SKIPPED = "skipped"
-    """An owner went past a record that nobody had read."""
+    """An owner went past an unread record."""
     COMMIT_BEYOND_POSITION = "commit beyond position"
     """A commit covers records that had not been read."""
     COMMIT_WENT_BACK = "commit went back"
@@ -134,7 +134,7 @@ class Place:
             yield start, stop
 
     def unread(self, start: int, stop: int) -> list[Range]:
-        """The records of a range that nobody has read."""
+        """The unread records of a range."""
         return [
             gap for low, high in self.existing(start, stop) for gap in self.read.missing(low, high)
         ]

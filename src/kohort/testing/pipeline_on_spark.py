@@ -7,7 +7,7 @@ Rules:
 - A driver that dies is cut off by an error within its batch: its JVM serves the next one.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SparkEngine:
         """Each stage once over what is there and due."""
         try:
             self._pipeline.run("available_now", spark=self._spark, max_restarts=0)
-        except Exception:  # the error that cut the driver off, whatever class Spark wraps it in
+        except Exception:  # the error that cut the driver off, in any class that Spark wraps it in
             died, self._died = self._died, None
             if died is None:
                 raise

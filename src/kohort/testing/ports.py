@@ -1,4 +1,4 @@
-"""Free ports that stay a cluster's own while nobody listens at them.
+"""Free ports that stay a cluster's own while it does not listen on them.
 
 Rules:
 - A socket that is bound and never listens keeps its port: the system gives it to no program that
@@ -6,7 +6,7 @@ Rules:
   listener of ours) may listen at it. So a broker that is down for a moment finds its port free, and
   its clients
   do not meet a stranger's broker there.
-- Linux has it so; elsewhere nothing is kept, and a port is free while nobody listens at it.
+- Linux has it so; elsewhere nothing is kept, and a port is free while there is no listener.
 
 Shell: sockets.
 """

@@ -79,7 +79,7 @@ _SWEEP_KEY = (_SWEEP, "", "")
 class TransactionShard:
     """The transaction coordinator of one `__transaction_state` partition, for one leader epoch.
 
-    `new_producer_id` gives an id that nobody had before, and may raise BrokerError.
+    `new_producer_id` gives an id that was never assigned before, and may raise BrokerError.
     `wall_offset_ms` is what has to be added to `now_ms` to get wall-clock time; it may be set again
     at any time.
     """

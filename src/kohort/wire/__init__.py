@@ -13,7 +13,7 @@ Rules:
   milliseconds are ints, uuids 16 raw bytes, records a `memoryview` (decoded) or any buffer or list
   of buffers (to encode).
 - Every version that Apache Kafka 4.3 knows is spoken. Codecs are made at first use and kept: a
-  compiled machine that goes by the facts, or generated Python, about a millisecond each.
+  compiled machine that reads the facts, or generated Python, about a millisecond each.
 - Nothing is allocated on a peer's word: lengths and counts are compared with the bytes left,
   elements with `Limits`. Damaged input raises `DecodeError`, nothing else.
 - A value that its version has no place for raises `UnsupportedVersionError` unless Kafka calls the

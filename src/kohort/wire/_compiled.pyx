@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Compiled codecs: a small machine that goes by the facts of a message at one version.
+"""Compiled codecs: a small machine that reads the facts of a message at one version.
 
 Rules:
 - The generated Python codecs are its specification, and the only ones that explain. The machine

@@ -314,7 +314,7 @@ cdef class Encoder:
         size = sum([len(part) for part in parts]) - 4 if len(parts) > 1 else pen.size - 4
         if size > 0x7FFFFFFF:
             return None
-        first = parts[0]  # nobody else has it yet
+        first = parts[0]  # it is not shared yet
         put32(<uint8_t *> PyBytes_AsString(first), <uint32_t> size)
         return parts
 

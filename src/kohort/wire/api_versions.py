@@ -3,7 +3,7 @@
 Rules:
 - A server that is asked in a version it does not have answers in v0 with error 35 and lists at
   least ApiVersions itself (Apache Kafka lists only that one).
-- A client reads the error first, whatever the body looks like: on 35 it reads as much as it can
+- A client reads the error first, before the body: on 35 it reads as much as it can
   from a v0 body and asks again with a version both have; some servers send a newer body with 35.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.broker.hostile import HostileWorld, most_memory
 MEMORY_MAX = 64 << 20
 
 
-def attack(seed: int, frames: int, **config: object) -> HostileWorld:
+def attack(seed: int, frames: int, **config: Any) -> HostileWorld:
     world = HostileWorld(seed, **config)
     for number in range(frames):
         what = "?"

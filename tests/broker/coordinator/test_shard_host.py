@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ GROUP = "g"
 class Nodes(Harness):
     """Three nodes with a topic, and a simple consumer that commits."""
 
-    def __init__(self, **config: object) -> None:
+    def __init__(self, **config: Any) -> None:
         super().__init__(nodes=3, broker_session_timeout_ms=100, **config)
         self.create("t")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_skipping_a_flush_would_be_found() -> None:
     assert caught > 5
 
 
-def filled(count: int = 5, **config: object) -> tuple[ShadowFiles, Harness]:
+def filled(count: int = 5, **config: Any) -> tuple[ShadowFiles, Harness]:
     disk = ShadowFiles(random.Random(1))
     harness = Harness(disk, FakeEnv(), **{**CONFIG, **config})  # type: ignore[arg-type]
     harness.create("t")

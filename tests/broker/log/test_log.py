@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ def opened(
     return open_log(files, opening)[0]
 
 
-def append(log: PartitionLog, values: int = 1, now_ms: int = WALL_MS, **stamp: object) -> int:
+def append(log: PartitionLog, values: int = 1, now_ms: int = WALL_MS, **stamp: Any) -> int:
     timestamps = stamp.pop("timestamps", None)
     batch = batch_of([b"x" * 30] * values, timestamps=timestamps, **stamp)  # type: ignore[arg-type]
     appended = log.append(memoryview(batch), BatchHeader(batch), now_ms)
@@ -77,7 +78,7 @@ def test_an_index_says_what_a_linear_scan_says(
 ) -> None:
     """L6, for the running log and for the one that was opened again."""
     files = MemoryFiles()
-    own = {"index_interval_bytes": interval, "segment_bytes": segment}
+    own: dict[str, Any] = {"index_interval_bytes": interval, "segment_bytes": segment}
     log = opened(files, **own)
     expected: dict[int, int] = {}
     for size in sizes:
@@ -174,7 +175,7 @@ def test_lookup_by_time_is_a_linear_scan(
 def test_a_damaged_index_changes_no_answer(suffix: str, damage: str) -> None:
     """An index only speeds things up; a wrong one is built again (L6, L10)."""
     files = MemoryFiles()
-    own = {"index_interval_bytes": "0", "segment_bytes": "2000"}
+    own: dict[str, Any] = {"index_interval_bytes": "0", "segment_bytes": "2000"}
     log = opened(files, **own)
     for i in range(60):
         append(log, 2, timestamps=[i * 10, i * 10 + 5])
@@ -279,7 +280,7 @@ def test_the_indexes_of_sealed_segments_are_bounded() -> None:
 @pytest.mark.parametrize("by", ["time", "size"])
 def test_retention_leaves_a_compacted_log_alone(by: str) -> None:
     """What is to keep the last record of each key for ever keeps it (`cleanup.policy`)."""
-    own = {"retention_ms": "1000"} if by == "time" else {"retention_bytes": "300"}
+    own: dict[str, Any] = {"retention_ms": "1000"} if by == "time" else {"retention_bytes": "300"}
     for policy, goes in (("compact", False), ("compact,delete", True)):
         log = opened(segment_bytes="300", cleanup_policy=policy, **own)
         for _ in range(10):
@@ -317,7 +318,7 @@ def test_the_latest_time_of_a_sealed_segment_is_in_its_index(batches: int) -> No
 def test_an_index_of_other_batches_is_built_again(sealed: bool) -> None:
     """L6: whole files, which point to other places than they say."""
     files = MemoryFiles()
-    own = {"index_interval_bytes": "200"}
+    own: dict[str, Any] = {"index_interval_bytes": "200"}
     log = opened(files, **own)
     for _ in range(30):
         append(log)

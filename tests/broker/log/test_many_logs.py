@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ from tests.broker.harness import FakeEnv, Harness, batch_of
 from tests.broker.shadow_files import ShadowFiles
 from tests.patience import PATIENCE_S
 
-OS = {"durability": "os", "log_index_interval_bytes": 4_096}
+OS: dict[str, Any] = {"durability": "os", "log_index_interval_bytes": 4_096}
 
 
-def filled(partitions: int, disk: ShadowFiles, **stamp: int) -> Harness:
+def filled(partitions: int, disk: ShadowFiles, **stamp: Any) -> Harness:
     harness = Harness(disk, FakeEnv(), **OS)
     harness.create("t", partitions)
     for n in range(partitions):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kohort.errors import ConfigError, ErrorCode
@@ -55,7 +57,7 @@ E = ErrorCode
 class Nodes(Harness):
     """Three nodes, and one topic of one partition."""
 
-    def __init__(self, **config: object) -> None:
+    def __init__(self, **config: Any) -> None:
         super().__init__(nodes=3, broker_session_timeout_ms=100, **config)
         self.create("t")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from kohort.broker.state.fetch_sessions import Fetching, FetchPart, FetchSessions
 from kohort.errors import ErrorCode
@@ -56,11 +57,11 @@ def answered(response: FetchResponse) -> dict[int, PartitionData]:
 class World(Harness):
     """A topic of some partitions, fetched by name."""
 
-    def __init__(self, partitions: int = 3, **config: object) -> None:
+    def __init__(self, partitions: int = 3, **config: Any) -> None:
         super().__init__(**config)
         self.create("t", partitions)
 
-    def fetch(self, *args: object, version: int = BY_NAME, **more: object) -> FetchResponse:
+    def fetch(self, *args: object, version: int = BY_NAME, **more: Any) -> FetchResponse:
         return self.ask(request(*args, **more), FetchResponse, version)  # type: ignore[arg-type]
 
     def produce(self, partition: int) -> None:
@@ -253,7 +254,7 @@ class Cache:
         assert isinstance(fetching, Fetching)
         return self.sessions.keep(fetching, now_ms)
 
-    def use(self, session: tuple[int, int], now_ms: int, **more: object) -> Fetching | ErrorCode:
+    def use(self, session: tuple[int, int], now_ms: int, **more: Any) -> Fetching | ErrorCode:
         return self.sessions.begin(request(session=session, **more), False, now_ms)  # type: ignore[arg-type]
 
 

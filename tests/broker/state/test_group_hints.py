@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -98,14 +99,15 @@ def test_a_change_is_settled_long_before_the_next_heartbeat(
     """Issue 3: half a second with default settings; here at all before the next heartbeat."""
     cluster.create_topic(protocol, partitions=4)
 
-    classic = {"heartbeat_interval_ms": SELDOM_MS, "session_timeout_ms": 3 * SELDOM_MS}
+    settings: dict[str, Any] = {"group_protocol": protocol}
+    if protocol == "classic":
+        settings |= {"heartbeat_interval_ms": SELDOM_MS, "session_timeout_ms": 3 * SELDOM_MS}
 
     def member() -> Consumer:
         made = Consumer(
             bootstrap_servers=cluster.bootstrap,
             group_id=protocol,
-            group_protocol=protocol,
-            **(classic if protocol == "classic" else {}),
+            **settings,
         )
         made.subscribe([protocol])
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def row(
     due_ms: int | None = None,
     created_ms: int = 1_000,
     dest: str = RETRIES[1],
-    **more: object,
+    **more: Any,
 ) -> LedgerRow:
     closed = None if status is Status.SCHEDULED else created_ms + 10_000
     return LedgerRow(

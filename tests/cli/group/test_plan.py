@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_what_is_refused(bare: Run, args: list[str], complaint: str) -> None:
 def test_a_live_group(kohort: Run, cluster: Cluster) -> None:
     """Members, topics and assignments from the cluster; nothing there is changed."""
     kohort("topic", "create", "planned", "-p", "6")
-    settings = {"bootstrap_servers": cluster.bootstrap, "group_id": "planner"}
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "group_id": "planner"}
     with Consumer(
         **settings, client_id="one", partition_assignment_strategy=WeightedAssignor(weight=2)
     ) as one:
@@ -248,7 +249,7 @@ def test_a_live_group_over_racks(bare: Run) -> None:
     with Cluster(nodes=2, broker_rack=("east", "west")) as two:
         where = ("-b", two.bootstrap)
         bare("topic", "create", "spread", "-p", "6", *where)
-        settings = {
+        settings: dict[str, Any] = {
             "bootstrap_servers": two.bootstrap,
             "group_id": "racks",
             "partition_assignment_strategy": "rack-aware",

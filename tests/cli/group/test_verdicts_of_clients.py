@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kohort import Admin, Consumer, Producer
@@ -140,7 +142,7 @@ def test_offsets_without_members(cluster: Cluster, topic: str, why: Why, admin: 
 
 
 def test_assign_with_a_group(cluster: Cluster, topic: str, why: Why) -> None:
-    settings = {"bootstrap_servers": cluster.bootstrap, "group_id": "by-hand"}
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "group_id": "by-hand"}
     with Consumer(**settings, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         while not consumer.poll(0.1, max_records=1):
@@ -162,7 +164,7 @@ def test_a_topic_that_was_made_again(cluster: Cluster, topic: str, why: Why, adm
 
 def test_transactions(cluster: Cluster, topic: str, why: Why) -> None:
     """One that is young holds a reader back, which is no alarm; one that was aborted does not."""
-    settings = {"isolation_level": "read_committed"}
+    settings: dict[str, Any] = {"isolation_level": "read_committed"}
     with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
         with kohort_member(cluster.bootstrap, "committed", topic, 2, **settings):

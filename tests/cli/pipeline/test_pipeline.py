@@ -6,6 +6,7 @@ What needs a Spark session is in `test_docs.py`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_settings_reach_the_pipeline(
 def test_an_interrupt_is_no_error_of_the_pipeline(
     kohort: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(self: Pipeline, *args: object, **options: object) -> Progress:
+    def run(self: Pipeline, *args: object, **options: Any) -> Progress:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Pipeline, "run", run)
@@ -134,7 +135,7 @@ def test_an_interrupt_is_no_error_of_the_pipeline(
 def test_a_failure_is_one_error(
     kohort: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(self: Pipeline, *args: object, **options: object) -> Progress:
+    def run(self: Pipeline, *args: object, **options: Any) -> Progress:
         raise KohortError("the table has no column named amuont")
 
     monkeypatch.setattr(Pipeline, "run", run)

@@ -67,7 +67,7 @@ def test_one_that_hangs(
     ran = kohort("transaction", "abort", *where, "--execute")
     assert (ran.code, f"kohort transaction abort {topic}`" in ran.err) == (1, True)
 
-    def forgotten(*_: object, **__: object) -> list[TransactionListing]:
+    def forgotten(*_: object, **__: Any) -> list[TransactionListing]:
         return []
 
     monkeypatch.setattr(Admin, "list_transactions", forgotten)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_comma_between_users_is_refused_with_the_form_they_have(
 
 def test_users_of_the_settings_stay(tmp_path: Path) -> None:
     assert _lines(None) == []
-    values: dict[str, object] = {"sasl_users": "a:1,b:2", "ssl_certificate_location": "x"}
+    values: dict[str, Any] = {"sasl_users": "a:1,b:2", "ssl_certificate_location": "x"}
     _add_users(values, ["c:3"])
     assert values["sasl_users"] == ("a:1", "b:2", "c:3")
     assert values["security_protocol"] == "SASL_SSL"

@@ -31,6 +31,7 @@ from kohort.errors import EncodeError, KohortError, UsageError
 from kohort.testing import Cluster
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.metadata_response import MetadataResponse
+from tests.known import known
 
 
 class Deaf:
@@ -377,7 +378,7 @@ def state_of(client: Any) -> object:
         bounds = [p.end for p in client._core.positions]
         return client.positions(), client.paused(), client.subscription(), bounds
     if isinstance(client, Producer | AsyncProducer):
-        return client._core._topics, client._core.transactional.is_open
+        return client._core._topics, known(client._core.transactional).is_open
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from kohort import AsyncConsumer, RebalanceListener, TopicPartition
 from kohort.errors import ClosedError, ConcurrentUseError, UsageError, WakeupError
 from tests.client.consumer_world import World, values
 from tests.clusters import Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 
@@ -21,7 +23,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def consumer(world: World, **config: object) -> AsyncConsumer:
+def consumer(world: World, **config: Any) -> AsyncConsumer:
     settings = {
         "auto_offset_reset": "earliest",
         "heartbeat_interval_ms": 50,
@@ -43,7 +45,7 @@ def test_smallest(world: World) -> None:
         async with consumer(world, group_id=world.group()) as reader:
             await reader.subscribe([topic])
             async for record in reader:
-                seen.setdefault(record.partition, []).append(int(record.value))
+                seen.setdefault(record.partition, []).append(int(known(record.value)))
                 if sum(map(len, seen.values())) == 600:
                     break
             assert reader.assignment() == {TopicPartition(topic, n) for n in range(3)}
@@ -79,7 +81,7 @@ def test_cancelling_a_poll_loses_nothing(world: World) -> None:
     async def main() -> None:
         async with consumer(world) as reader:
             await reader.assign([(topic, 0)])
-            seen: list[bytes] = []
+            seen: list[bytes | None] = []
             writing = asyncio.get_running_loop().run_in_executor(
                 None, world.produce, topic, 1, range(3_000)
             )
@@ -107,11 +109,11 @@ def test_leaving_an_iteration_loses_nothing(world: World) -> None:
     async def main() -> None:
         async with consumer(world, group_id=world.group()) as reader:
             await reader.assign([(topic, 0)])
-            seen: list[bytes] = []
+            seen: list[bytes | None] = []
 
             async def read() -> None:
                 async for record in reader:
-                    seen.append(record.value)
+                    seen.append(known(record.value))
                     await asyncio.sleep(0)
 
             while len(seen) < 50:
@@ -174,7 +176,7 @@ def test_listeners_may_be_coroutines(world: World) -> None:
             assert told == [("assigned", 2), ("revoked", 2)]
             tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
             committed = await reader.committed(tps)
-            assert [committed[tp].offset for tp in tps] == [10, 10]
+            assert [known(committed[tp]).offset for tp in tps] == [10, 10]
 
     run(main())
 
@@ -188,7 +190,7 @@ def test_other_calls(world: World) -> None:
             await reader.assign([tp])
             assert await reader.end_offsets([tp]) == {tp: 10}
             assert await reader.beginning_offsets([tp]) == {tp: 0}
-            assert (await reader.offsets_for_times({tp: 4}))[tp].offset == 4
+            assert known((await reader.offsets_for_times({tp: 4}))[tp]).offset == 4
             reader.seek(tp, 6)
             batch = await reader.poll_arrow(PATIENCE_S, columns=["value"])
             assert batch.column("value").to_pylist() == values(range(6, 10))
@@ -202,7 +204,7 @@ def test_other_calls(world: World) -> None:
             reader.commit_async({tp: 8}, callback)
             while not told.is_set():
                 await reader.poll(0.05)
-            assert (await reader.committed([tp]))[tp].offset == 8
+            assert known((await reader.committed([tp]))[tp]).offset == 8
 
     run(main())
 
@@ -237,10 +239,10 @@ def test_a_blocked_event_loop_stays_a_member(world: World) -> None:
             while not reader.assignment():
                 await reader.poll(0.1)
             before = reader.group_metadata()
-            member = reader._core.session.member
-            heard = member._heard_ms
+            member = known(reader._core.session).member
+            heard = known(member)._heard_ms
             deadline = time.monotonic() + PATIENCE_S
-            while member._heard_ms < heard + 200:
+            while known(member)._heard_ms < heard + 200:
                 assert time.monotonic() < deadline
             await reader.poll(0)
             assert reader.group_metadata() == before

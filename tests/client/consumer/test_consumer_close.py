@@ -6,14 +6,16 @@ On a virtual clock: what is answered is answered in no time, and a limit is a li
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from kohort import Admin, Consumer
+from kohort import Admin, Consumer, TopicPartition
 from kohort.group.member.classic_table import State
 from kohort.testing import VirtualClock
 from tests.client.consumer_world import World, take, until
 from tests.clusters import APACHE, Cluster
+from tests.known import known
 
 pytestmark = pytest.mark.skipif(APACHE, reason="tells the broker to be silent")
 LIMIT_S = 0.3
@@ -31,7 +33,7 @@ def cluster(clock: VirtualClock) -> Iterator[Cluster]:
         yield cluster
 
 
-def member(world: World, **config: object) -> tuple[Consumer, str]:
+def member(world: World, **config: Any) -> tuple[Consumer, str]:
     """A member that has read something it has not committed."""
     topic, group = world.topic(1, records=10), world.group()
     consumer = world.consumer(group_id=group, auto_commit_interval_ms=3_600_000, **config)
@@ -87,7 +89,7 @@ def test_what_was_committed_without_waiting_is_waited_for(world: World, way: str
         assert consumer.close(60) == (True, True, ())
     assert told == [None, None]
     with world.consumer(group_id=group) as reader:
-        assert reader.committed([(topic, 0)])[topic, 0].offset == 7
+        assert known(reader.committed([(topic, 0)])[TopicPartition(topic, 0)]).offset == 7
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -138,7 +140,7 @@ def test_whoever_chose_its_partitions_itself_commits_what_it_likes(world: World,
         consumer.close(60)
     assert told == [None]
     with world.consumer(group_id=group) as reader:
-        assert reader.committed([(topic, 0)])[topic, 0].offset == 5
+        assert known(reader.committed([(topic, 0)])[TopicPartition(topic, 0)]).offset == 5
 
 
 def test_a_commit_that_is_refused_is_reported(world: World) -> None:
@@ -157,7 +159,7 @@ def test_what_was_done_is_reported_too(world: World) -> None:
 DEAD = "dead"
 
 
-def parked(world: World, clock: VirtualClock, **config: object) -> tuple[Consumer, str, str]:
+def parked(world: World, clock: VirtualClock, **config: Any) -> tuple[Consumer, str, str]:
     """A member whose join waits for another one that has died."""
     topic, group = world.topic(2, records=10), world.group()
     consumer = world.consumer(group_id=group, auto_commit_interval_ms=3_600_000, **config)

@@ -12,6 +12,7 @@ from kohort import RebalanceListener, TopicPartition
 from kohort.errors import CommitFailedError, ConfigError, FencedError, UsageError
 from tests.client.consumer_world import Listener, World, shared, take, until, values
 from tests.clusters import APACHE, Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 BOTH = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -123,7 +124,7 @@ def test_what_a_listener_commits_without_waiting_is_waited_for(world: World, str
         until(lambda: len(outcomes) == 2 and shared(first, second), first, second)
     assert [error for _, error in outcomes] == [None, None]
     given = [tp for tp, _ in outcomes[1][0].items()]
-    assert {at.offset for at in first.committed(given).values()} == {8}
+    assert {known(at).offset for at in first.committed(given).values()} == {8}
 
 
 @BOTH
@@ -211,7 +212,7 @@ def test_a_seek_touches_one_consumer_alone(world: World) -> None:
     assert (first.position(ours), second.position(theirs)) == (4, 10)
     assert second.poll(0.05) == []
     committed = world.consumer(**config).committed([ours, theirs])
-    assert [found.offset for found in committed.values()] == [10, 10]
+    assert [known(found).offset for found in committed.values()] == [10, 10]
     again = take(first, 6)
     assert len(again) == 6
     assert first.assignment() == kept, "no rebalance came of it"
@@ -412,9 +413,9 @@ def test_heartbeats_go_on_while_the_caller_computes(world: World) -> None:
     consumer.subscribe([topic])
     take(consumer, 5)
     before = consumer.group_metadata()
-    member = consumer._core.session.member
-    heard, deadline = member._heard_ms, time.monotonic() + PATIENCE_S
-    while member._heard_ms < heard + 500:  # ten heartbeats later, or fewer on a slow machine
+    member = known(consumer._core.session).member
+    heard, deadline = known(member)._heard_ms, time.monotonic() + PATIENCE_S
+    while known(member)._heard_ms < heard + 500:  # ten heartbeats later, or fewer on a slow machine
         assert time.monotonic() < deadline
         sum(range(10_000))
     take(consumer, 5)
@@ -472,7 +473,7 @@ def test_wakeup_inside_a_rebalance_is_harmless(world: World) -> None:
     topic, group = world.topic(4, records=200), world.group()
     config = {"group_id": group, "partition_assignment_strategy": "range"}
     first, second = world.consumer(**config), world.consumer(**config)
-    seen: list[bytes] = []
+    seen: list[bytes | None] = []
     first.subscribe([topic])
     second.subscribe([topic])
     deadline = time.monotonic() + PATIENCE_S
@@ -500,5 +501,5 @@ def test_after_unsubscribing_it_commits_as_nobody(world: World, protocol: str) -
     consumer.unsubscribe()
     consumer.assign([(topic, 0)])
     consumer.commit({(topic, 0): 3})
-    assert consumer.committed([(topic, 0)])[topic, 0].offset == 3
+    assert known(consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]).offset == 3
     assert consumer.group_metadata().generation == -1

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -230,8 +231,8 @@ def test_the_asynchronous_consumer(world: World) -> None:
     topic, group = world.topic(4, records=40), world.group()
 
     async def read() -> list[bytes]:
-        seen: list[bytes] = []
-        config = {"group_id": group, "auto_offset_reset": "earliest", **CONSUMER}
+        seen: list[bytes | None] = []
+        config: dict[str, Any] = {"group_id": group, "auto_offset_reset": "earliest", **CONSUMER}
         async with AsyncConsumer(bootstrap_servers=world.cluster.bootstrap, **config) as consumer:
             await consumer.subscribe([topic])
             deadline = time.monotonic() + PATIENCE_S

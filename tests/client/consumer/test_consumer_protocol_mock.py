@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer as TheirProducer
@@ -29,7 +30,7 @@ class Mock:
         self.owner.flush(PATIENCE_S)
         self.made: list[Consumer] = []
 
-    def consumer(self, **config: object) -> Consumer:
+    def consumer(self, **config: Any) -> Consumer:
         consumer = Consumer(
             bootstrap_servers=self.bootstrap,
             group_id="g",

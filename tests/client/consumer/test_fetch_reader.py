@@ -27,7 +27,9 @@ def batch(first: int, count: int, epoch: int = 0) -> bytearray:
     return data
 
 
-def reading(*batches: bytes, offset: int = 0) -> tuple[FetchReader, Positions, Position]:
+def reading(
+    *batches: bytes | bytearray, offset: int = 0
+) -> tuple[FetchReader, Positions, Position]:
     positions = Positions(ResetPolicy.parse("earliest"))
     (position,) = positions.add([TP], 0)
     positions.committed_found(TP, position.stamp, offset, -1, 0)
@@ -42,9 +44,11 @@ def offsets(reader: FetchReader, most: int = 100) -> list[int]:
     return [record.offset for record in reader.take(most)]
 
 
-def again(reader: FetchReader, positions: Positions, position: Position, data: bytes) -> None:
+def again(
+    reader: FetchReader, positions: Positions, position: Position, data: bytes | bytearray
+) -> None:
     """The records have been fetched once more."""
-    fetched = Fetched(data, position.offset, position.stamp)
+    fetched = Fetched(bytes(data), position.offset, position.stamp)
     positions.store_buffer(position, fetched, len(data))
     reader.queue(position)
 

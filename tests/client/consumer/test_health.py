@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from typing import Any
 
 import pytest
 
@@ -253,12 +254,14 @@ def test_a_mistyped_topic_is_not_silent(creates: bool, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("face", [Admin, Producer])
 def test_a_call_that_waits_for_a_cluster_that_is_down_says_so(
-    face: type, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    face: type[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before it gives up: a newcomer who has started no broker reads why nothing happens."""
     monkeypatch.setattr(cluster_module, "UNREACHABLE_WARNING_MS", 50)
-    patience = {"max_block_ms": 700} if face is Producer else {"default_api_timeout_ms": 700}
-    client = face(bootstrap_servers="127.0.0.1:1", request_timeout_ms=700, **patience)
+    patience: dict[str, Any] = (
+        {"max_block_ms": 700} if face is Producer else {"default_api_timeout_ms": 700}
+    )
+    client: Any = face(bootstrap_servers="127.0.0.1:1", request_timeout_ms=700, **patience)
     while "no broker could be reached: 127.0.0.1:1" not in caplog.text:
         with pytest.raises(KohortError):  # on a slow machine it may give up before its second try
             client.send("t", b"v") if face is Producer else client.list_topics()

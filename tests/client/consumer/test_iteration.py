@@ -15,6 +15,7 @@ from kohort import AsyncConsumer, Consumer, OffsetAndMetadata, TopicPartition
 from kohort.errors import WakeupError
 from tests.client.consumer_world import World, take, values
 from tests.clusters import Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 
@@ -27,10 +28,14 @@ def cluster() -> Iterator[Cluster]:
 class Iterating:
     """An iteration of either face, record by record."""
 
-    def __init__(self, world: World, runner: asyncio.Runner, tasks: bool, **config: object) -> None:
-        settings = {"bootstrap_servers": world.cluster.bootstrap, "auto_offset_reset": "earliest"}
-        face = AsyncConsumer if tasks else Consumer
-        self.consumer = face(**{"fetch_max_wait_ms": 50, **settings, **config})
+    def __init__(self, world: World, runner: asyncio.Runner, tasks: bool, **config: Any) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": world.cluster.bootstrap,
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 50,
+            **config,
+        }
+        self.consumer: Any = AsyncConsumer(**settings) if tasks else Consumer(**settings)
         self._runner, self._tasks = runner, tasks
         self._records: Any = None
 
@@ -63,7 +68,7 @@ def iterating(request, world: World) -> Iterator[Callable[..., Iterating]]:
     made: list[Iterating] = []
     with asyncio.Runner() as runner:
 
-        def make(**config: object) -> Iterating:
+        def make(**config: Any) -> Iterating:
             made.append(Iterating(world, runner, request.param, **config))
             return made[-1]
 
@@ -168,7 +173,10 @@ def eventually(met: Callable[[], bool]) -> None:
 def test_an_exception_leaves_the_records_of_the_last_poll_open(world: World) -> None:
     """Spec 4.5, of tasks; of threads `test_close_commits_and_an_exception_does_not` says it."""
     topic, group = world.topic(1, records=10), world.group()
-    settings = {"bootstrap_servers": world.cluster.bootstrap, "auto_offset_reset": "earliest"}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": world.cluster.bootstrap,
+        "auto_offset_reset": "earliest",
+    }
 
     async def read(fails: bool) -> None:
         async with AsyncConsumer(group_id=group, **settings) as consumer:
@@ -182,7 +190,7 @@ def test_an_exception_leaves_the_records_of_the_last_poll_open(world: World) -> 
 
     async def committed() -> int:
         async with AsyncConsumer(group_id=group, **settings) as consumer:
-            return (await consumer.committed([(topic, 0)]))[TopicPartition(topic, 0)].offset
+            return known((await consumer.committed([(topic, 0)]))[TopicPartition(topic, 0)]).offset
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(read(fails=True))

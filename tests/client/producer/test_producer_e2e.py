@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -137,7 +138,7 @@ def test_batches_larger_than_the_topic_takes_are_split():
 @pytest.mark.parametrize("ignore", [True, False])
 def test_every_way_to_send_asks_the_same_partitioner(way, ignore):
     """A function of the user's, or `partitioner.ignore.keys`."""
-    chooser = (
+    chooser: dict[str, Any] = (
         {"partitioner_ignore_keys": True}
         if ignore
         else {"partitioner": lambda topic, key, count: 2}

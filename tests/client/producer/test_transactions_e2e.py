@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         yield made
 
 
-def producer(cluster: Cluster, name: str = "tx", **settings: object) -> Producer:
+def producer(cluster: Cluster, name: str = "tx", **settings: Any) -> Producer:
     made = Producer(bootstrap_servers=cluster.bootstrap, transactional_id=name, **settings)
     made.init_transactions(PATIENCE_S)
     return made
@@ -67,7 +68,7 @@ def read(cluster: Cluster, topic: str = "t", *, committed: bool = True) -> list[
         consumer.assign(tps)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(tps)
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         while any(consumer.position(tp) < ends[tp] for tp in tps):
             found += [record.value for record in consumer.poll(PATIENCE_S)]
         return found
@@ -175,7 +176,7 @@ def test_consume_transform_produce(cluster: Cluster, protocol: str) -> None:
     """Records and the offsets they were made from go together (KIP-447)."""
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
         plain.send_many("t", [b"%d" % n for n in range(100)])
-    settings = {
+    settings: dict[str, Any] = {
         "bootstrap_servers": cluster.bootstrap,
         "group_id": "g",
         "enable_auto_commit": False,
@@ -214,7 +215,7 @@ def test_a_member_left_behind_cannot_commit_its_transaction(
 ) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
         plain.send("t", b"x").result(PATIENCE_S)
-    settings = {
+    settings: dict[str, Any] = {
         "bootstrap_servers": cluster.bootstrap,
         "group_id": "g",
         "enable_auto_commit": False,
@@ -377,7 +378,7 @@ def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
 
 def fail_in_the_block(cluster: Cluster, face: str) -> None:
     """An error leaves the producer's block while a transaction is open."""
-    settings = {"bootstrap_servers": cluster.bootstrap, "transactional_id": "tx"}
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "transactional_id": "tx"}
 
     def fails() -> None:
         with Producer(**settings) as p:

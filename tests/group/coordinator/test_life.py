@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.classic_records import GroupEntry, StoredGroup, StoredMember
 from kohort.group.coordinator.state.classic_table import GroupState
@@ -72,7 +74,7 @@ def test_a_group_from_its_first_join_to_stable() -> None:
         "consumer", 1, "range", a, WALL_MS + 2 * DELAY_MS, {a: member(a, b"0"), b: member(b, b"1")}
     )
     assert decoded(bench.last) == [GroupEntry(GROUP, assigned)]
-    names = {"protocol_type": "consumer", "protocol_name": "range"}
+    names: dict[str, Any] = {"protocol_type": "consumer", "protocol_name": "range"}
     assert bench.answers[sync_a] == SyncGroupResponse(**names, assignment=b"0")
     assert bench.answers[sync_b] == SyncGroupResponse(**names, assignment=b"1")
     assert bench.state is GroupState.STABLE

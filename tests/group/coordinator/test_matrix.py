@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -268,7 +269,8 @@ def test_edge_checks() -> None:
     assert bench.ask(LeaveGroupRequest(), 5).error_code == C.INVALID_GROUP_ID
     assert bench.ask(OffsetDeleteRequest(), 0).error_code == C.INVALID_GROUP_ID
     place = Place(S.COMPLETING)
-    for names in ({"protocol": None}, {"protocol_type": None}, {"protocol": "x"}):
+    others: list[dict[str, Any]] = [{"protocol": None}, {"protocol_type": None}, {"protocol": "x"}]
+    for names in others:
         token = place.bench.sync(place.member, 1, **names)
         assert place.bench.code(token) is C.INCONSISTENT_GROUP_PROTOCOL
     old = place.bench.sync(place.member, 1, version=4, protocol=None, protocol_type=None)

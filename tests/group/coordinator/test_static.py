@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kohort.errors import ErrorCode
@@ -19,7 +21,7 @@ from tests.group.harness import (
 C, S = ErrorCode, GroupState
 
 
-def formed(**options: object) -> tuple[Bench, str, str]:
+def formed(**options: Any) -> tuple[Bench, str, str]:
     """A Stable group of two static members, `one` (the leader) and `two`."""
     bench = Bench()
     tokens = [bench.join(instance=i, **options) for i in ("one", "two")]  # type: ignore[arg-type]

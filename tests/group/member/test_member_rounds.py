@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kohort.errors import (
@@ -42,6 +44,7 @@ from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 from tests.group.member_driver import Driver, metadata
+from tests.known import known
 
 E = ErrorCode
 COOP = "cooperative-sticky"
@@ -355,7 +358,7 @@ def test_a_fatal_heartbeat_stops_consuming(code: int) -> None:
     d.later(3_000)
     d.beat(code)
     assert d.only(Revoke).lost
-    assert d.effects[-1] == Fatal(d.member.error)
+    assert d.effects[-1] == Fatal(known(d.member.error))
     d.call("subscribe", ["other"])
     d.call("polled")
     assert d.effects == []
@@ -398,7 +401,7 @@ def test_a_join_answer_that_makes_no_sense(generation: int, protocol: str) -> No
     ],
     ids=["another member", "another leader", "leader is no member", "other topics", "no plan"],
 )
-def test_a_damaged_join_answer_is_not_believed(answer: dict[str, object]) -> None:
+def test_a_damaged_join_answer_is_not_believed(answer: dict[str, Any]) -> None:
     """One flipped bit that still decodes would leave the member without partitions for ever."""
     d = Driver()
     d.call("topics_changed", {"t": TopicView(1)})
@@ -624,7 +627,7 @@ def test_a_rebalance_while_an_assignment_waits_for_the_caller() -> None:
 # -- the leader ------------------------------------------------------------------------------------
 
 
-def lead(d: Driver, members: dict[str, bytes], generation: int = 1, **more: object) -> None:
+def lead(d: Driver, members: dict[str, bytes], generation: int = 1, **more: Any) -> None:
     d.joined(generation, leader="me", members=members, **more)
 
 

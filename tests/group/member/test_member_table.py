@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ COOP = "cooperative-sticky"
 class Walker(Walking, Driver):
     """A driver that notes every move its member makes."""
 
-    def __init__(self, assignors: str = "range", **config: object) -> None:
+    def __init__(self, assignors: str = "range", **config: Any) -> None:
         super().__init__(assignors, max_poll_interval_ms=60_000, **config)
         self.note_moves()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tests.interop.connectors.world import World, wait_until
 
@@ -17,7 +17,7 @@ def scenario(function: Scenario) -> Scenario:
     return function
 
 
-def simple(name: str, error: str = "", **options: object) -> None:
+def simple(name: str, error: str = "", **options: Any) -> None:
     """A read of a topic of 10 records in each of 2 partitions; T in an option is its name."""
 
     def run(w: World) -> None:

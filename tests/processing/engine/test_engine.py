@@ -17,6 +17,7 @@ from kohort.processing.engine.state import Limits
 from kohort.records import Record
 from kohort.retry import headers as h
 from kohort.retry.classify import Classifier, Permanent, RetryAfter, Temporary
+from tests.known import known
 from tests.processing import world as world_module
 from tests.processing.test_broken import TP, records, started
 from tests.processing.world import World, route
@@ -477,7 +478,7 @@ def test_what_is_to_be_left_alone_for_long_goes_to_a_retry_topic_at_once(
     engine.polled(TP, records(0), 1, 0)
     items = engine.take("threads", 1, 0)
     engine.finished(items, [Classifier().classify(RetryAfter(delay, "busy"))], 0)
-    copies = [publication.copy.topic for publication in engine.publications()]
+    copies = [known(publication.copy).topic for publication in engine.publications()]
     wanted = {"10m": "30m", "1h": "1h"}
     assert copies == ([f"orders.billing.retry.{wanted[delay]}"] if place == "retry_topic" else [])
 
@@ -525,9 +526,15 @@ def test_failures_in_a_retry_topic_open_no_circuit() -> None:
     down = Classifier().classify(Temporary("down"))
     engine.finished(engine.take("threads", 1, 0), [down], 0)
     (publication,) = engine.publications()
-    copy, retry_topic = publication.copy, (publication.copy.topic, 0)
+    copy, retry_topic = publication.copy, (known(publication.copy).topic, 0)
     engine.assigned(retry_topic, 7, 0)
-    waiting = Record(*retry_topic, 0, key=copy.key, value=copy.value, headers=tuple(copy.headers))
+    waiting = Record(
+        *retry_topic,
+        0,
+        key=known(copy).key,
+        value=known(copy).value,
+        headers=tuple(known(copy).headers),
+    )
     engine.polled(retry_topic, [waiting], 1, 5 * MINUTE)
     engine.finished(engine.take("threads", 1, 5 * MINUTE), [down], 5 * MINUTE)
     assert engine.partitions[TP].circuit.opened == 1
@@ -545,7 +552,7 @@ def test_a_record_is_evicted_once() -> None:
     for now_ms in (1_000, 2_000, 3_000):
         engine.tick(now_ms)
     (publication,) = engine.publications()
-    assert publication.copy.retry.disposition == "evicted"
+    assert known(publication.copy).retry.disposition == "evicted"
 
 
 def test_a_partition_that_is_resumed_has_all_its_tries_in_place() -> None:
@@ -595,7 +602,7 @@ def test_a_half_open_circuit_lets_one_record_through() -> None:
     down = Classifier().classify(Temporary("down"))
     engine.finished(engine.take("threads", 1, 0), [down], 0)
     assert engine.ready("threads") == 0
-    engine.tick(engine.next_deadline())
+    engine.tick(known(engine.next_deadline()))
     assert engine.ready("threads") == 1
 
 

@@ -95,7 +95,7 @@ def test_a_decorator_without_its_topic_says_how_it_is_written(tmp_path, way: str
     ("way", "what", "said"),
     [
         ("handler", nothing, r"is called with \(record, store\), which it does not take"),
-        ("handler", later, "is a coroutine function, and nobody awaits it here"),
+        ("handler", later, "is a coroutine function, which is not awaited here"),
         ("batch_handler", lambda batch: None, r"is called with \(batch, store\)"),
         ("batch_handler", rows, "has a `yield`"),
         ("handler", None, "is None, which cannot be called"),

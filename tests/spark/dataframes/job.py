@@ -1,6 +1,6 @@
 """A pipeline of DataFrames over topics of its own, for tests, and a checker of what it has done."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

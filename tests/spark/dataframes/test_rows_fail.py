@@ -1,6 +1,6 @@
 """Rows fail, queries do not (spec 6.5): exceptions, casts, constraints and dead workers."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

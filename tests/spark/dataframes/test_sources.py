@@ -1,6 +1,6 @@
 """What sources of each format give the steps, on a real Spark session (spec 6.2, 6.5, 6.6)."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from kohort.spark.dataframes.plans import computed_once, is_projection, local_frame
 from kohort.spark.dataframes.templates import Templates
 from kohort.spark.supervise import _PASSES
+from tests.known import known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +71,7 @@ def test_a_reference_is_still_broadcast(spark: SparkSession) -> None:
             lambda f: f["rows"].join(f["names"], F.col("n") == F.col("id"), "left"),
             {"rows": rows(spark, 1), "names": names(spark, one=1)},
         )
-        plan = str(seen._jdf.queryExecution().executedPlan().toString())
+        plan = str(known(seen._jdf.queryExecution()).executedPlan().toString())
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
     assert "BroadcastHashJoin" in plan

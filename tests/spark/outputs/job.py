@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.spark import session, to_outputs, to_table, to_topic
 from kohort.spark.outputs.protocol import Step
+from tests.known import known
 from tests.spark.standalone import kill_executor
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def main(path: str) -> None:
             settings["worker"] = 0  # once
         else:
             proc = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-            os.kill(proc.pid, signal.SIGKILL)
+            os.kill(known(proc).pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
     function.reached = reached

@@ -25,6 +25,7 @@ from kohort.spark.outputs.staging import Bad, StageSpec, stage
 from kohort.spark.outputs.tables import Rejected, TableOutput
 from kohort.spark.outputs.topics import OutputRecord
 from kohort.spark.outputs.writing import kept
+from tests.known import known
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -279,7 +280,7 @@ def test_the_outbox_lives_until_the_transaction_has_ended(upserts: Query) -> Non
     assert batches.commit(batch, None, written, identity) == ""
     stored = batches.fence()
     assert stored == Stored(Fence(0, "c1"), identity, (7,), False)
-    assert list(batches.outbox(stored.outbox)) == sent
+    assert list(batches.outbox(known(stored).outbox)) == sent
     batches.ended(batch)
     stored = batches.fence()
     assert stored is not None

@@ -1,6 +1,6 @@
 """Rows behind the watermark are counted with their batch (spec 6.8)."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ KINDS = [
     pytest.param({"table": False, "topic": True}, id="topic"),
     pytest.param({"table": True, "topic": True}, id="both"),
 ]
-Kind = dict[str, bool]
+Kind = dict[str, Any]
 
 
 def lives(world: World, kind: Kind, *, expire: bool = False) -> int:

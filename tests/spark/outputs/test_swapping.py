@@ -101,10 +101,10 @@ def test_a_batch_that_is_half_done_is_not_cut_off(store: Store) -> None:
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
-        ("CREATE VIEW best AS SELECT * FROM standings", "view best would go on"),
+        ("CREATE VIEW best AS SELECT * FROM standings", "view best would keep"),
         (
             "CREATE TABLE fans (team TEXT REFERENCES standings (team))",
-            "a foreign key of fans would go on",
+            "a foreign key of fans would keep",
         ),
         ("CREATE TABLE standings_of_league (n INTEGER)", "Drop it first"),
         ("DROP TABLE standings", "no table standings"),

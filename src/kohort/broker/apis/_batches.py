@@ -5,7 +5,7 @@ Rules:
   that is wrong with a batch was so when it was made: INVALID_RECORD, which no client retries.
 - Every record is walked, of a compressed batch after decompressing it: what could not be read back
   is never stored. The expanded size of a batch is bounded.
-- The batch's max timestamp is that of its records, whatever the producer wrote in the header.
+- The batch's max timestamp is that of its records, not what the producer wrote in the header.
 
 Differs from Apache Kafka: records whose offsets do not count up from 0 are refused, not renumbered
 or stored as they are; so is a batch that does not decompress (UNKNOWN_SERVER_ERROR there).
@@ -118,7 +118,7 @@ def _header(batch: memoryview | None) -> BatchHeader:
     if header.size < len(batch):
         raise BrokerError(
             ErrorCode.INVALID_RECORD,
-            f"one batch a partition, {len(batch) - header.size} bytes stand behind it",
+            f"one batch a partition, {len(batch) - header.size} bytes follow it",
         )
     return header
 

@@ -11,7 +11,7 @@ _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = 3, 4, 5, 6
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
 
 NOT_ASKED: Final = -(1 << 31)
-"""What an answer says when nobody asked."""
+"""What an answer says when the request did not ask."""
 
 
 def _bits(*operations: int) -> int:

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def name_of(node: NodeServices, topic_id: bytes) -> str | None:
-    """The name of a topic, or None for an id that nobody has."""
+    """The name of a topic, or None for an unknown id."""
     topic = node.topics.by_id(topic_id)
     return None if topic is None else topic.name

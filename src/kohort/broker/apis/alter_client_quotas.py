@@ -1,6 +1,6 @@
 """AlterClientQuotas (49), v0-1. KIP-546.
 
-Differs from Apache Kafka: quotas are kept and shown, and nobody is held to them; an address is
+Differs from Apache Kafka: quotas are kept and shown, but not enforced; an address is
 written in digits, names of hosts are not looked up.
 """
 

@@ -3,7 +3,7 @@
 
 Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored bytes: whole
 batches, at least one of them however large (of the first partition that has any). When an answer is
-full, nobody looks what the partitions behind have: they are first in line for the next ones.
+full, later partitions are not read: they come first in the next answer.
 
 A consumer whose group is rebalancing is answered early, so that it heartbeats (`HeartbeatHints`).
 
@@ -370,7 +370,7 @@ class _Fetch:
 
 
 def _links(node: NodeServices, request: FetchRequest, call: Call) -> LocalLinks | None:
-    """What the client can read by; None where it cannot, or where somebody looks at answers."""
+    """What the client can read by; None where it cannot, or where answers are inspected."""
     if node.links is None or local_files.found(request.unknown_tags) is None:
         return None
     watched = node.gate is not None or node.failpoints.set

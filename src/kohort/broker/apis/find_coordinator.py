@@ -1,7 +1,7 @@
 """FindCoordinator (10), v0-6. KIP-98 (key types), KIP-699 (batches).
 
 Makes `__consumer_offsets` or `__transaction_state` when it is not there yet. The coordinator of a
-group, or of a transactional id, is the leader of its partition there; while nobody leads that one:
+group, or of a transactional id, is the leader of its partition there; while that one has no leader:
 COORDINATOR_NOT_AVAILABLE.
 
 Differs from Apache Kafka: share groups (type 2) have no coordinator here:

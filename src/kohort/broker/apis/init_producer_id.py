@@ -1,7 +1,7 @@
 """InitProducerId (22), v0-5. KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-890.
 
-Without a transactional id: an id that nobody had before, at epoch 0 (also for one that names the id
-it had: a new id is as good as a new epoch). With one, its coordinator answers.
+Without a transactional id: an id that was never assigned before, at epoch 0 (also for a producer
+that names its old id: a new id is as good as a new epoch). With one, its coordinator answers.
 
 v6 (two-phase commit, KIP-939) is not stable in Kafka either.
 

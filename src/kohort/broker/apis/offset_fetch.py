@@ -52,7 +52,7 @@ def handle(node: NodeServices, request: OffsetFetchRequest, call: Call) -> None:
 def _take_unknown(
     node: NodeServices, group: OffsetFetchRequestGroup
 ) -> list[OffsetFetchResponseTopics]:
-    """Give names to ids; topics whose id nobody has are answered here."""
+    """Give names to ids; topics with an unknown id are answered here."""
     if group.topics is None:
         return []
     refused: list[OffsetFetchResponseTopics] = []
@@ -80,7 +80,7 @@ def _take_unknown(
 def _finish(
     node: NodeServices, group: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
 ) -> None:
-    """Ids for the names of an answer about all topics, and the topics nobody knows."""
+    """Ids for the names of an answer about all topics, and the unknown topics."""
     for topic in group.topics:
         known = node.topics.get(topic.name)
         if known is not None:

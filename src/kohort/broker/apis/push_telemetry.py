@@ -1,6 +1,6 @@
 """PushTelemetry (72), v0. KIP-714: metrics of a client, which are dropped unread.
 
-Nobody is asked for any (GetTelemetrySubscriptions).
+No client is asked for any (GetTelemetrySubscriptions).
 """
 
 from __future__ import annotations

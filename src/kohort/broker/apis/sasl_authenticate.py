@@ -43,7 +43,7 @@ def handle(node: NodeServices, request: SaslAuthenticateRequest, call: Call) -> 
 
 
 def refusal(mechanism: str) -> SaslAuthenticateResponse:
-    """The message to a client whose login failed, whatever the reason."""
+    """The message to a client whose login failed, the same for every reason."""
     return SaslAuthenticateResponse(
         error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
         error_message="Authentication failed during authentication due to invalid credentials"

@@ -95,7 +95,7 @@ class Asking:
         return self.operations(Resource.CLUSTER, CLUSTER_NAME)
 
     def name_of(self, name: str | None, topic_id: bytes) -> str | None:
-        """A topic's name, given it or its id; None for an id that nobody has."""
+        """A topic's name, given it or its id; None for an unknown id."""
         if name:
             return name
         topic = self.node.topics.by_id(topic_id)

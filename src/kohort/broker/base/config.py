@@ -119,7 +119,7 @@ class BrokerConfig(BrokerSecurity, Config):
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
     fetch_max_bytes: int = 55 * MIB
-    """The largest answer to a fetch, whatever it requests."""
+    """The largest answer to a fetch, also where it asks for more."""
     max_incremental_fetch_session_cache_slots: int = 1_000
     """Fetch sessions (KIP-227) that a node keeps."""
     min_incremental_fetch_session_eviction_ms: int = 120_000

@@ -103,7 +103,7 @@ class Call:
         self.principal = principal
         """Who asks, as Kafka writes it, for example `User:alice`."""
         self.hides: Callable[[str], bool] | None = None
-        """Whether a topic is not for this principal to see; None: nobody is asked."""
+        """Whether a topic is not for this principal to see; None: there is no authorizer."""
         self.session = session
         """Its connection's, where there is one."""
         self._on_answer = on_answer
@@ -126,7 +126,7 @@ class Call:
         self._on_answer(self)
 
     def watch(self, on_answer: Callable[[Call], None]) -> None:
-        """Let somebody see the answer just before it leaves."""
+        """Call a function with the answer just before it leaves."""
         leave = self._on_answer
 
         def seen(call: Call) -> None:

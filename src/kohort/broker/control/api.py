@@ -41,7 +41,7 @@ Route = Callable[[Broker, Asked], Answer]
 
 
 def route_of(asked: Asked) -> Route | None:
-    """Who answers; None: nobody."""
+    """The function that answers; None: there is none."""
     head = asked.parts[0] if asked.parts else ""
     return _ROUTES.get((asked.method, head, len(asked.parts)))
 

@@ -80,7 +80,7 @@ class Control:
         return f"{HOST}:{self.port}"
 
     def close(self) -> None:
-        """Answer nobody any longer."""
+        """Answer no more requests."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -134,7 +134,7 @@ class ShardHost(ABC, Generic[S]):
             self._replay_some(shard, opened.batches())
 
     def _replay_some(self, shard: S, batches: Iterator[tuple[BatchHeader, memoryview]]) -> None:
-        """Replay a slice; nobody appends meanwhile (see `Coordinators.takes_markers`)."""
+        """Replay a slice; nothing is appended meanwhile (see `Coordinators.takes_markers`)."""
         if self._closed or shard is not self.shard:
             return
         try:
@@ -589,7 +589,7 @@ def build_batch(
 
 
 def as_message(reply: Reply) -> Reply:
-    """A reply with its answer as a message, whatever form the fast path uses."""
+    """A reply with its answer as a message, also where the fast path uses another form."""
     if isinstance(reply.response, Message):
         return reply
     asked: Any = reply.token

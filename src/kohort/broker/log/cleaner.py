@@ -277,7 +277,7 @@ def _none(offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> boo
 def _records(header: BatchHeader, batch: Buffer) -> list[tuple[int, bytes | None, bool]] | None:
     """`(offset, key, is a tombstone)` of every record.
 
-    None: a client sent what nobody can read, as into a topic that is compacted only since. It
+    None: its records cannot be decoded, as in a topic that was not always compacted. It
     stays. Raises CorruptRecordError for what is damaged here.
     """
     records: list[tuple[int, bytes | None, bool]] = []

@@ -259,7 +259,7 @@ class DataDirectory:
         self._take_reserve()
 
     def take_producer_ids(self) -> range:
-        """A block of producer ids that nobody else will ever get."""
+        """A block of producer ids that are never assigned twice."""
         first = self.registry.next_producer_id
         self.registry.next_producer_id = first + PRODUCER_ID_BLOCK
         self.save()

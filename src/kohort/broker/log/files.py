@@ -48,7 +48,7 @@ class LogFile(Protocol):
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write at the end; raises OSError, after which an unknown part has been written.
 
-        What memory is appended is given away: nobody writes to it again.
+        Appended memory is given away: the caller does not write to it again.
         """
         ...
 

@@ -58,7 +58,7 @@ class Flusher:
         more = True
         while more:
             taken = [self._queue.get()]
-            while not self._queue.empty():  # nobody else takes from it
+            while not self._queue.empty():  # no other thread takes from it
                 taken.append(self._queue.get())
             more = None not in taken
             waiting = [waiter for group in taken if group is not None for waiter in group]

@@ -55,7 +55,7 @@ class LocalLinks:
             directory = f"{base}/{kernel_id()}.{os.urandom(16).hex()}"
             os.mkdir(directory, mode=0o700)
         except OSError as error:
-            log.info("nobody can read the log's files beside the broker: %s", error)
+            log.info("clients cannot read the log's files directly: %s", error)
             return
         self.directory = directory
 
@@ -69,10 +69,10 @@ class LocalLinks:
             return None
         try:
             os.link(self._root / file.path, f"{self.directory}/{self._next}")
-        except FileNotFoundError:  # somebody took the directory away, or the segment
+        except FileNotFoundError:  # the directory or the segment was removed
             return None
         except OSError as error:
-            log.info("nobody can read the log's files beside the broker: %s", error)
+            log.info("clients cannot read the log's files directly: %s", error)
             self.end()
             return None
         number = self._numbers[file] = self._next

@@ -255,7 +255,7 @@ class OsFiles:
             fd = self.dirty.pop(file, None)
             if fd is None:
                 fd = self._clean.get(file)
-            if fd is None:  # closed or removed since: a clean one, or one nobody waits for
+            if fd is None:  # closed or removed since: a clean file, or one without waiters
                 return
             self._clean[file] = fd
             self._syncing[file] += 1

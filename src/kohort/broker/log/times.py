@@ -25,7 +25,7 @@ def first_at_time(
 def times_of(batch: Buffer, from_offset: int) -> Iterator[tuple[int, int]]:
     """`(offset, timestamp)` of a batch's records from an offset on.
 
-    Batches are stored unopened: what a client sent that nobody can read counts as one record at
+    Batches are stored unopened: a batch that cannot be decoded counts as one record at
     the batch's latest time. Raises CorruptRecordError for what is damaged here.
     """
     try:

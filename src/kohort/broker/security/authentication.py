@@ -105,7 +105,7 @@ class SessionState(Enum):
     """The state of a connection."""
 
     OPEN = "open"
-    """Known, or nobody asks."""
+    """Known, or not asked for."""
     CLOSED = "closed"
     """Nothing but a login."""
     EXCHANGE = "exchange"

@@ -52,7 +52,7 @@ def token_rules(config: BrokerSecurity) -> TokenRules:
 
 
 class UnsecuredTokens:
-    """Believes tokens that nobody signed."""
+    """Accepts unsigned tokens."""
 
     def __init__(self, rules: TokenRules) -> None:
         self._rules = rules

@@ -2,7 +2,7 @@
 
 Rules:
 - `users.json` is replaced in one step and durable before a change is answered. It holds salted keys
-  (RFC 5802), which let nobody log in; the data directory is its owner's alone.
+  (RFC 5802), which do not let anyone log in; the data directory is its owner's alone.
 - A password is looked at in two places only: when a user of the configuration is made, and when
   PLAIN is verified.
 """

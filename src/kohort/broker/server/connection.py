@@ -63,7 +63,7 @@ class ClientConnection:
         self._fast_path = endpoint.node.fast_path
         self._authorizer = endpoint.node.acls.authorizer
         self._take = take
-        """What reads usual small requests, where they may go by the fast path."""
+        """Reads usual small requests, where they may use the fast path."""
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
         self._calls: deque[Call | Entry | Asked] = deque()

@@ -43,7 +43,7 @@ T = TypeVar("T")
 _MOVERS = min(3, os.cpu_count() or 1)  # Kafka has three network threads
 _READY_TIMEOUT_S, _STOP_TIMEOUT_S = 30.0, 30.0
 _MACOS_DESCRIPTORS_MAX = 10_240
-"""The most open files on macOS (OPEN_MAX), whatever the hard limit says."""
+"""The most open files on macOS (OPEN_MAX), also where the hard limit is higher."""
 _OTHER_DESCRIPTORS = 64
 """Small files, modules that are imported late, the loop's own."""
 

@@ -231,7 +231,7 @@ class BrokerState:
         return opened
 
     def _flush_sealed(self, partition: Partition, segment: Segment) -> None:
-        """With `os` nobody waits for a flush; sealed segments get theirs all the same, soon."""
+        """With `os` no append waits for a flush; sealed segments are flushed soon all the same."""
 
         def flushed(error: OSError | None) -> None:
             if error is not None:
@@ -286,7 +286,7 @@ class BrokerState:
         return self.topics.create(name, partitions, config, internal=True)
 
     def auto_create(self, name: str) -> Topic:
-        """Make a topic because somebody asked for it. Raises BrokerError."""
+        """Create a topic because a client asked for it. Raises BrokerError."""
         if name == OFFSETS_TOPIC:
             return self.offsets_topic()
         if name == TRANSACTIONS_TOPIC:

@@ -1,4 +1,4 @@
-"""Quotas of clients (KIP-546): kept and shown. Nobody is held to them here (docs/skipped.md).
+"""Quotas of clients (KIP-546): kept and shown. They are not enforced here (docs/skipped.md).
 
 Rules:
 - A quota is for a user, a client id, both together, or an address; a name of None is the default of

@@ -1,6 +1,6 @@
 """When logs are compacted: one at a time, between other work.
 
-A log that somebody reads in pieces (a group shard that is being loaded) is left alone meanwhile.
+A log that is being read in pieces (a group shard that is being loaded) is left alone meanwhile.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Which node leads which partition, in which leader epoch: a table, events in, changes out.
 
 Rules:
-- A partition's leader is the first of its replicas that lives, until it is moved; nobody (-1) when
-  none does. Every change of leader, also to nobody, raises the epoch by one (KIP-101), so that no
+- A partition's leader is the first of its replicas that lives, until it is moved; -1 when
+  none does. Every change of leader, also to -1, raises the epoch by one (KIP-101), so that no
   two nodes ever lead a partition in one epoch (spec L11).
 - Replicas are nodes that may lead: the nodes share their logs. Without an assignment of its own a
   partition may be led by every node, and topics begin at different nodes, so that leaders spread.
-- A node that comes back leads what nobody leads; the rest stays where it is until asked for
-  (`prefer`, `move`).
+- A node that comes back leads partitions without a leader; the rest stays where it is until
+  `prefer` or `move`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Leadership:
         del self._topics[topic]
 
     def raise_epochs(self) -> None:
-        """The nodes are other ones than before: nobody leads in an epoch that they had."""
+        """The nodes are other ones than before: no partition keeps an epoch of their time."""
         for topic, table in self._topics.items():
             for index, led in enumerate(table):
                 self._set(topic, index, led.leader, led.epoch + 1)
@@ -140,7 +140,7 @@ class Leadership:
         ]
 
     def returned(self, node: int) -> list[Change]:
-        """A node is there again: it leads what nobody does."""
+        """A node is there again: it leads partitions without a leader."""
         self.alive.add(node)
         return [
             self._lead(topic, index, node)

@@ -1,7 +1,7 @@
 """A gate before the loads of shards, for who wants to see what a loading coordinator answers.
 
 Rules:
-- With nobody at it a load passes at once; with several, the last one to leave lets it pass.
+- Without holders a load passes at once; with several, it passes when the last one releases it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 
 class LoadBarrier:
-    """Holds loads back as long as somebody wants to look at what a loading coordinator answers."""
+    """Holds loads back, so that a test sees what a loading coordinator answers."""
 
     def __init__(self) -> None:
         self._holders = 0
         self._waiting: list[Callable[[], None]] = []
 
     def pass_on(self, load: Callable[[], None]) -> None:
-        """Load now, or when nobody holds the gate any more."""
+        """Load now, or when the last holder has released the gate."""
         if self._holders:
             self._waiting.append(load)
         else:
@@ -25,7 +25,7 @@ class LoadBarrier:
 
     @property
     def held(self) -> bool:
-        """Whether somebody holds it."""
+        """Whether it is held."""
         return self._holders > 0
 
     def hold(self) -> None:
@@ -33,7 +33,7 @@ class LoadBarrier:
         self._holders += 1
 
     def release(self) -> None:
-        """What waits is loaded, unless somebody else holds it. Once too often is nothing."""
+        """Waiting loads pass, unless there is another holder. An extra release does nothing."""
         self._holders = max(0, self._holders - 1)
         if self._holders == 0:
             waiting, self._waiting = self._waiting, []

@@ -37,7 +37,7 @@ AppendDone = Callable[[Appended | BrokerError], None]
 
 
 class Waiter(Protocol):
-    """Somebody who wants to hear that there may be more to read."""
+    """Is notified when there may be more to read."""
 
     def progressed(self) -> None: ...
 

@@ -49,7 +49,7 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def follow(self, config: TopicConfig) -> None:
-        """Go by these values from now on."""
+        """Use these values from now on."""
         self.config = config
         for partition in self.partitions:
             if partition.log is not None:

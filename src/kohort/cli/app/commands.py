@@ -145,7 +145,7 @@ def check(app: str, output: str, client: Client) -> int:
 
 
 class ShownFailures:
-    """Failed attempts on standard error, as many in a second as somebody may read."""
+    """Failed attempts on standard error, as many in a second as a person can read."""
 
     def __init__(self, *, quiet: bool = False, now_s: Callable[[], float] = time.monotonic) -> None:
         self._quiet = quiet
@@ -169,7 +169,7 @@ class ShownFailures:
             self._left_out += 1
 
     def _show(self, failed: FailedAttempt) -> None:
-        """One line; with the traceback for the first of a kind that nobody raised on purpose."""
+        """One line; with the traceback for the first of a kind that was not raised on purpose."""
         click.echo(printable(str(failed)), err=True)
         known = failed.fingerprint in self._kinds or len(self._kinds) >= MOST_KINDS
         if failed.stack and not failed.on_purpose and not known:

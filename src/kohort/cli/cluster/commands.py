@@ -65,7 +65,7 @@ Examples:
 def describe(check: bool, output: str, client: Client) -> int:
     """Every broker with what it leads and stores, and the partitions that are in trouble.
 
-    A dash is a number that nobody knows: the broker does not answer within 5 s, or this user may
+    A dash is an unknown number: the broker does not answer within 5 s, or this user may
     not ask.
     """
     from kohort.client.common.config import AdminConfig

@@ -38,7 +38,7 @@ def _names(ctx: click.Context, incomplete: str, ask: Callable[[Admin], list[str]
     try:
         with _admin(ctx) as admin:
             return [name for name in sorted(ask(admin)) if name.startswith(incomplete)][:NAMES_MAX]
-    except Exception:  # any error: a traceback in the middle of a typed line helps nobody
+    except Exception:  # any error: a traceback in the middle of a typed line does not help
         return []
 
 

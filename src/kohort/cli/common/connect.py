@@ -178,7 +178,7 @@ def open_admin(settings: dict[str, Any]) -> Generator[Admin]:
 
 
 def _refuse_at_once(addresses: Sequence[tuple[str, int]]) -> None:
-    """Raise ConnectionFailedError where nobody listens at any address: waiting changes nothing."""
+    """Raise ConnectionFailedError where no address has a listener: waiting changes nothing."""
     import socket  # here, because `--help` must not pay for it
 
     for address in addresses:

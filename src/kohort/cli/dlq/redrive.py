@@ -132,7 +132,7 @@ def redrive(
 
 
 def _confirm(question: str) -> None:
-    """Raise click.Abort unless the answer is yes, UsageError where nobody answers."""
+    """Raise click.Abort unless the answer is yes, UsageError where there is no terminal."""
     try:
         sure = click.confirm(question)
     except click.Abort:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 CONNECT_S: Final = 3.0
 CLOCK_MS: Final = 1_000
-"""A clock that is wrong by less does nobody harm."""
+"""A clock that is wrong by less does no harm."""
 RELEASES: Final = (
     (7, "3.3"),
     (8, "3.4"),

@@ -54,7 +54,7 @@ def check_kernel() -> Finding:
 
 
 def check_dependency(module: str, purpose: str) -> Finding:
-    """A module that comes with Kohort itself, unless somebody took it away."""
+    """A module that comes with Kohort itself, unless it was removed."""
     if importlib.util.find_spec(module) is not None:
         return Finding(module, OK, purpose)
     return Finding(module, WARNING, f"missing: {purpose}", f"pip install {module}")

@@ -229,7 +229,7 @@ def lag(
 ) -> int:
     """How far groups are behind, partition by partition.
 
-    A dash is a number that nobody knows: nothing committed yet, or no leader to ask. Exit code 4
+    A dash is an unknown number: nothing committed yet, or no leader to ask. Exit code 4
     when there are some of the groups only.
     """
     if everything == bool(groups):
@@ -280,7 +280,7 @@ def _only(look: Found, topics: Sequence[str]) -> Found:
 
 
 def summed_by_topic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sums; `unknown` counts the partitions whose lag nobody knows, which are in no sum."""
+    """Sums; `unknown` counts the partitions whose lag is unknown, which are in no sum."""
     sums: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         empty = {

@@ -1,4 +1,4 @@
-"""`kohort group delete`: groups that nobody needs any more, with the offsets they have committed.
+"""`kohort group delete`: groups that are not needed any more, with the offsets they have committed.
 
 Rules:
 - It only says what it would do, until `--execute`.

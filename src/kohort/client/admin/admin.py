@@ -31,7 +31,7 @@ from kohort.client.admin.types import (
 from kohort.client.admin.users import AdminUsers
 from kohort.client.cluster.client import ANY, Versioned
 from kohort.client.common import arguments as arguments
-from kohort.client.common.types import OffsetAndTimestamp, TopicPartition
+from kohort.client.common.types import ByPartition, OffsetAndTimestamp, TopicPartition
 from kohort.errors import (
     BrokerError,
     ConnectionFailedError,
@@ -333,7 +333,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
     # -- records and offsets
 
     def delete_records(
-        self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+        self, before: ByPartition[int], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """Delete the records before the given offsets (-1: all); the new first offsets."""
         deadline_ms = self._deadline(timeout_s)
@@ -372,7 +372,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
     def list_offsets(
         self,
-        wanted: Mapping[TopicPartition, OffsetSpec],
+        wanted: ByPartition[OffsetSpec],
         *,
         isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
         partial: bool = False,

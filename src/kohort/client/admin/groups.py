@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from kohort.client.admin.calls import AdminCalls, each_of, raise_failed
 from kohort.client.admin.group_descriptions import DEAD, classic_group, consumer_group, dead_group
@@ -10,7 +10,7 @@ from kohort.client.admin.types import GroupDescription, GroupListing
 from kohort.client.cluster.client import Versioned
 from kohort.client.cluster.metadata import Node
 from kohort.client.common import arguments as arguments
-from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+from kohort.client.common.types import ByPartition, OffsetAndMetadata, TopicPartition
 from kohort.errors import ErrorCode, GroupError, UnsupportedVersionError
 from kohort.group.explain import timeline
 from kohort.group.explain.timeline import Rebalance
@@ -234,7 +234,7 @@ class AdminGroups(AdminCalls):
     def alter_group_offsets(
         self,
         group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        offsets: ByPartition[OffsetAndMetadata | int],
         *,
         timeout_s: float | None = None,
     ) -> None:

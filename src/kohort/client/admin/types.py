@@ -80,7 +80,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """True when nobody has set it."""
+        """True when it was never set."""
         return self.source == "default"
 
 

@@ -34,7 +34,7 @@ CALM_MS: Final = 5_000
 MAX_DOUBTS: Final = 5
 """So many answers in a row with an older leader epoch: the newer one was damaged on its way."""
 MAX_ASKED_TOPICS: Final = 1_000
-"""So many topics are watched because somebody asked for offsets of theirs."""
+"""How many topics are watched because of requests for their offsets."""
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 

@@ -6,7 +6,7 @@ Rules:
 - Sockets do not survive a fork. In the child the parent's clients raise ForkedError from every
   call, and a new client gets a new thread.
 - At interpreter exit the thread is ended, so that nothing runs while modules are torn down; clients
-  that nobody closed get `LAST_MS` for what they had begun (`kohort.client.cluster.finalizers`).
+  that were not closed get `LAST_MS` for what they had begun (`kohort.client.cluster.finalizers`).
 
 Shell: threads, the clock, fork, exit, randomness.
 """
@@ -102,7 +102,7 @@ class NetworkThread:
         self._stop()
 
     def abandon(self, end: Callable[[Callable[[], None]], object]) -> None:
-        """Run `end(done)` for a client that nobody holds; `done` releases the thread.
+        """Run `end(done)` for a client without references; `done` releases the thread.
 
         May be called by a finalizer, on any thread and inside any lock: it only posts a call.
         """
@@ -157,7 +157,7 @@ class NetworkThread:
 
     @classmethod
     def forget_after_fork(cls) -> None:
-        """In the child of a fork: the thread is not here, and the lock may be held by nobody."""
+        """In the child of a fork: the thread is not here, and no thread may release the lock."""
         cls._guard = threading.Lock()
         cls._shared = None
 

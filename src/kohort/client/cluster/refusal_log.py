@@ -101,7 +101,7 @@ class Refusals:
             self._ended[what] = known
 
     def forget(self, what: Hashable) -> None:
-        """Nobody asks for it any more."""
+        """It is not asked for any more."""
         self._by.pop(what, None)
         self._ended.pop(what, None)
 

@@ -7,7 +7,7 @@ Rules:
 - `Doorbell` may be rung from any thread and from a signal handler: ringing takes no lock that the
   waiter could hold.
 - No wait is longer than `LONGEST_WAIT_S`: a signal that comes after Python looked for one and just
-  before the thread sleeps wakes nobody, and its handler (Ctrl-C's too) runs when the wait ends.
+  before the thread sleeps does not wake it, and its handler (Ctrl-C's too) runs when the wait ends.
 
 Shell: threads.
 """
@@ -49,7 +49,7 @@ Steps = Generator["Wait | Call", None, T]
 
 
 class Doorbell:
-    """Wakes one waiting thread. A ring that nobody waits for is kept, once."""
+    """Wakes one waiting thread. A ring without a waiter is kept, once."""
 
     __slots__ = ("_lock",)
 

@@ -195,7 +195,7 @@ def listener(argument: Any, *, awaits: bool) -> None:
 
 
 def not_awaited(fn: Callable[..., Any], what: str, *, awaits: bool) -> None:
-    """Nobody would await a coroutine function outside of a task: it would never run."""
+    """Outside of a task a coroutine function would not be awaited: it would never run."""
     code = getattr(getattr(fn, "__func__", fn), "__code__", None)
     if code is not None and code.co_flags & _CO_COROUTINE and not awaits:
         raise UsageError(

@@ -2,8 +2,8 @@
 
 Rules:
 - Making one costs no lock: a waiter brings its own. `done` is set before the waiters are looked at,
-  and a waiter looks at `done` after it has put itself in the list, so nobody sleeps for ever. The
-  lists are there from the beginning: two threads that each made one would not find each other.
+  and a waiter looks at `done` after it has put itself in the list, so no waiter sleeps for ever.
+  The lists are there from the beginning: two threads that each made one would not find each other.
 - A waiter whose time is over takes itself out of the list, so that asking often costs nothing.
 - Callbacks run on the thread that completes it, or at once when it is done already.
 - A wait sleeps at most `LONGEST_WAIT_S` at a time, so that no signal is overlooked (`waiting`).
@@ -126,7 +126,7 @@ class Completion:
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:
-                return  # the task's loop is closed: nobody waits any more
+                return  # the task's loop is closed: there is no waiter
 
         self.add_callback(tell)
         yield from waiter.__await__()

@@ -293,7 +293,7 @@ class ProducerConfig(ClientConfig):
     """A producer's configuration; defaults are Kafka's."""
 
     acks: int | str = "all"
-    """`all` (-1): every in-sync replica has it; 1: the leader has it; 0: nobody answers."""
+    """`all` (-1): every in-sync replica has it; 1: the leader has it; 0: no answer."""
     enable_idempotence: bool | None = None
     """No duplicates and no reordering by retries (KIP-98). None: on, if `acks`, `retries` and
     `max_in_flight_requests_per_connection` allow it."""

@@ -53,5 +53,5 @@ FOREIGN_KEYS: Final = {
 
 
 def instead_of(name: str) -> str:
-    """What to write instead of another client's key; "" for a key of nobody's."""
+    """What to write instead of another client's key; "" for an unknown key."""
     return FOREIGN_KEYS.get(name, "")

@@ -6,7 +6,10 @@ dictionaries: hashing and comparing them runs in C.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+V = TypeVar("V")
 
 
 class TopicPartition(NamedTuple):
@@ -17,6 +20,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+ByPartition = Mapping[TopicPartition, V] | Mapping[tuple[str, int], V]
+"""Values by partition, as calls take them; a plain tuple of topic and number will do."""
 
 
 class OffsetAndMetadata(NamedTuple):

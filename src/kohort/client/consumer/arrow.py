@@ -1,6 +1,6 @@
 """Columns of one or several partitions as one `pyarrow.RecordBatch`. Needs pyarrow, an extra."""
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Priorities:
         self._max_lag = max_lag
 
     def paused(self, lags: Mapping[TopicPartition, int | None]) -> set[TopicPartition]:
-        """What has to wait. A lag of None (not known yet) holds nobody back."""
+        """What has to wait. A lag of None (not known yet) pauses no partition."""
         held: set[TopicPartition] = set()
         busy = False
         for level in self._levels:
@@ -70,7 +70,7 @@ class Together:
 
     Each partition is compared by the newest time that was handed out of it. The partition that is
     furthest behind is never held back; those that are more than `bound_ms` ahead of it wait. A
-    partition that has been read to its end holds nobody back: nothing can be waited for there.
+    partition that has been read to its end pauses no partition: it has nothing to wait for.
 
     Args:
         topics: the streams.

@@ -40,7 +40,7 @@ _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRE
 
 
 class _Descriptor:
-    """An open file. Closed when nobody refers to it any more, so never under somebody's read."""
+    """An open file. Closed when no reference is left, so never during a read."""
 
     __slots__ = ("number",)
 

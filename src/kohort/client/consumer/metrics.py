@@ -3,7 +3,7 @@
 Rules:
 - Requests tell of joins, syncs, heartbeats, commits and fetches; the calls of the user and the
   member's states tell the rest. Nothing is measured a record: what has been handed out is counted
-  by topic and looked at once a second, and when somebody asks.
+  by topic and computed once a second, and on request.
 - A partition's series begin with its first fetch and end when it is given up.
 - `records-per-request-avg` and the byte counts are of what came over the wire, still compressed.
 

@@ -46,7 +46,7 @@ def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> GroupMem
 
 
 def member_id(uniform: Callable[[], float]) -> str:
-    """An id that nobody else has, as members make it themselves (KIP-1082): 128 bits of chance."""
+    """A unique member id, as members make it themselves (KIP-1082): 128 random bits."""
     text = "".join(f"{int(uniform() * (1 << 32)):08x}" for _ in range(4))
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 

@@ -8,7 +8,7 @@ Rules:
   network thread needs it several times a request. So it gives way for a moment with each batch,
   longer with a large one, once a quarter of `buffer_memory` is in use: else they work in turns, not
   side by side, and it runs so far ahead that memory is never in a cache.
-- A failure that nobody has looked at through its future is raised by the next `flush` or `close`.
+- A failure that was not seen through its future is raised by the next `flush` or `close`.
 
 Shell: the clock.
 """
@@ -138,7 +138,7 @@ class Producer(Front, Transacting, _Begun):
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what has been gathered and wait until each record of before is stored or has failed.
 
-        Raises DeliveryFailedError when records failed whose futures nobody has looked at, and
+        Raises DeliveryFailedError when records failed whose futures were not looked at, and
         KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
         """
         timeout_s = (

@@ -3,7 +3,7 @@
 Rules:
 - Each call is a generator. It asks for what it has to wait for (room, or metadata of the topic) as
   a `Wanted`, and for nothing (None) when it has filled a batch: who shares a thread may let others
-  go on there.
+  continue there.
 - It may be left at any of these: the records of the batches before have been sent.
 """
 

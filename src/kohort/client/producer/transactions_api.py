@@ -15,13 +15,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.common import arguments as arguments
 from kohort.client.common.future import Future
-from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.client.common.types import ByPartition, GroupMetadata, OffsetAndMetadata
 from kohort.client.producer.plan.delivery import Delivery
 from kohort.errors import (
     AbortableTransactionError,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kohort.client.producer.core import ProducerCore
     from kohort.client.producer.transactions_shell import Transactional
 
-Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+Offsets = ByPartition[OffsetAndMetadata | int]
 LAST_ABORT_S: Final = 3.0
 """An error waits no longer for the end of the transaction that it left open."""
 
@@ -78,7 +78,7 @@ class Transacting:
         self._end(commit=True, timeout_s=timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
-        """Drop what was not sent and abort: nobody who reads committed records will see any."""
+        """Drop what was not sent and abort: readers of committed records see none of them."""
         self._end(commit=False, timeout_s=timeout_s)
 
     def _end(self, *, commit: bool, timeout_s: float | None) -> None:
@@ -146,7 +146,7 @@ class Transacting:
             _note(cause, error)
 
     def _abort_open(self, timeout_s: float | None) -> None:
-        """Before the producer is closed: readers would wait for what nobody will end."""
+        """Before the producer is closed: readers would wait for a transaction that never ends."""
         if self._core.transactional is not None and self._core.transactional.is_open:
             self.abort_transaction(timeout_s)
 

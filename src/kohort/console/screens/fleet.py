@@ -34,7 +34,7 @@ class Fleet:
             return self._reader().processes()
 
     def send(self, group: str, action: Action, process: str) -> Sequence[Answer]:
-        """Command a group, or one process of it. Raises UsageError when nobody would obey."""
+        """Command a group, or one process of it. Raises UsageError when no process would obey."""
         with self._lock:
             return self._reader().send(group, action, process=process)
 

@@ -1,4 +1,4 @@
-"""Figures as people read them: counts, ages, rates; `-` with a reason for what nobody knows."""
+"""Figures as people read them: counts, ages, rates; `-` with a reason where a figure is unknown."""
 
 from __future__ import annotations
 

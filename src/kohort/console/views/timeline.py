@@ -39,7 +39,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A rebalance, in which nobody of a classic group owns anything."""
+    """A rebalance, in which no member of a classic group owns anything."""
 
     x: float
     width: float

@@ -144,7 +144,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """One setting that somebody has set, or a default."""
+    """One setting: set by hand, or a default."""
 
     name: str
     value: str

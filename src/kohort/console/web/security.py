@@ -75,11 +75,11 @@ class Guard:
         return is_loopback(name) or name == self._host
 
     def token_is_right(self, token: str) -> bool:
-        """Whether somebody knows the token."""
+        """Whether a token is right."""
         return hmac.compare_digest(token.encode(), self._token.encode())
 
     def new_session(self) -> str:
-        """A cookie for somebody who is let in."""
+        """A cookie for a browser that has logged in."""
         name = secrets.token_hex(16)
         return f"{name}.{self._sign('session', name)}"
 
@@ -103,7 +103,7 @@ class Guard:
         return hmac.compare_digest(form.get("form_token", ""), self.form_token(cookie))
 
     def who(self, cookie: str | None, address: str) -> str:
-        """A name for the audit: where somebody is, and which session it is."""
+        """A name for the audit: the address, and which session it is."""
         return f"{address} session {(cookie or 'none')[:8]}"
 
     def _sign(self, purpose: str, text: str) -> str:

@@ -208,7 +208,7 @@ class _Chains:
                 loads[member] += more
 
     def _smooth(self, bundle: Bundle) -> bool:
-        """Level within one bundle what nobody near owned: it costs nothing, so no search."""
+        """Level the partitions of a bundle that had no owner nearby: free, so no search."""
         loads, got, own, near = self.loads, bundle.got, bundle.own, bundle.near
         lowest = min(map(self.up, near))
         givers = [m for m in near if self.down(m) > lowest and got[m] > own.get(m, 0)]
@@ -429,7 +429,7 @@ def _near(bundle: Bundle) -> Sequence[int]:
 
 
 def _is_cheapest(bundle: Bundle) -> bool:
-    """Whether every unit is near, and nobody near gave anything up: as `_start` had it."""
+    """Whether every unit is near, and no member nearby gave anything up: as `_start` had it."""
     near = bundle.near
     kept = all(bundle.got[member] >= bundle.own.get(member, 0) for member in near)
     return kept and (near is bundle.subscribers or sum(bundle.got[m] for m in near) == bundle.size)

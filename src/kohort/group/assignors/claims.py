@@ -80,5 +80,5 @@ class Ownership:
     def may_have(
         self, who: int, assigned: Mapping[str, Sequence[int]]
     ) -> Mapping[str, Sequence[int]]:
-        """Those of `assigned` that nobody else owns now: unclaimed, or undisputedly its own."""
+        """Those of `assigned` that no other member owns now: unclaimed, or undisputedly its own."""
         return held(self.row, self.spans, who, assigned)

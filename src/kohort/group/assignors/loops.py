@@ -22,13 +22,13 @@ from typing import Final
 from kohort.errors import DecodeError
 
 FREE: Final = -1
-"""Nobody has it."""
+"""It has no owner."""
 
 DISPUTED: Final = -2
-"""Two members claim it with equal right: nobody has it, and nobody may be given it yet."""
+"""Two members claim it with equal right: it has no owner, and may not be assigned yet."""
 
 TWICE, STRANGE = 1, 2
-"""What `note` found: somebody has it already; no such partition, or of no topic of the member's."""
+"""What `note` found: it has an owner already; no such partition, or of no topic of the member's."""
 
 Spans = Mapping[str, tuple[int, int]]
 _INT32 = Struct(">i")
@@ -76,7 +76,7 @@ def keep(
 ) -> tuple[array[int], array[int]]:
     """Everybody keeps its first ones, as many as its `room`, which is lowered by them.
 
-    Gives where the others are: those that nobody had, and those that were now given up. Both are
+    Gives where the others are: those without an owner, and those that were now given up. Both are
     FREE then, and in order.
     """
     free, given_up = array("i"), array("i")

@@ -27,7 +27,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that changes hands. `source` None: nobody had it; `target` None: nobody gets it.
+    """A partition that changes hands. `source` None: it had no owner; `target` None: it gets none.
 
     `needed`: the previous owner is gone or no longer subscribes to it.
     """

@@ -1,4 +1,4 @@
-"""How far a partition is from a member: what the assignors that know racks go by.
+"""How far a partition is from a member: the measure of the assignors that know racks.
 
 Rules:
 - A member that does not say its rack is near to everything (KIP-881).

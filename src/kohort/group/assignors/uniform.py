@@ -65,7 +65,7 @@ def _same_for_all(group: GroupView, members: Sequence[MemberView], owned: Owners
         stays = min(had[place], each + ceiling)
         lacks = each + ceiling - stays
         if lacks and ceiling and len(members) - place > extra:
-            # Somebody behind may own that much already; there are enough left to take it if not.
+            # A later member may own that many already; there are enough left to take it if not.
             lacks, ceiling = lacks - 1, False
         extra -= ceiling
         room.append(stays)
@@ -177,7 +177,7 @@ class _HighestFirst:
         self.at = len(ranked) - 1
 
     def next(self, movable: Mapping[int, Sequence[int]]) -> int | None:
-        """The fullest that has something in `movable`; None when nobody has."""
+        """The fullest that has something in `movable`; None when none has."""
         ranked, loads = self.ranked, self.loads
         while True:
             if self.at < self.start:

@@ -2,10 +2,10 @@
 
 Rules:
 - `tell` works out of a `history.Entry` (or of what `inference` made of a log) what people and
-  programs are shown; it decodes and compares, and runs only when somebody asks.
-- A move is needed when nobody had the partition, when its owner is gone or does not read the topic
-  any more, or when balance takes it: as many of each member's partitions as the plan takes that is
-  balanced with the fewest moves (spec 3.4, `assignors.level`). The other moves were not needed.
+  programs are shown; it decodes and compares, and runs only on request.
+- A move is needed when the partition had no owner, when its owner is gone or does not read the
+  topic any more, or when balance takes it: as many of each member's partitions as the plan takes
+  that is balanced with the fewest moves (spec 3.4, `assignors.level`). The others were not needed.
 - Between broker and client it travels as JSON in a tagged field of DescribeGroups (KIP-482), which
   every other broker and client ignores. Lists are cut at `MOVES_MAX` and `NAMES_MAX`; counts never.
 """
@@ -68,8 +68,8 @@ class ToldCause:
 
 @dataclass(frozen=True, slots=True)
 class ToldMove:
-    """A partition that changed hands. `needed`: "new" (nobody had it), "owner gone", "topic gone",
-    "balance", or "" when it was not needed; None when that was not worked out."""
+    """A partition that changed hands. `needed`: "new" (it had no owner), "owner gone",
+    "topic gone", "balance", or "" when it was not needed; None when that was not worked out."""
 
     topic: str
     partition: int

@@ -85,7 +85,7 @@ class MemberBase(ABC, Generic[S, E]):
 
     @property
     def overdue(self) -> bool:
-        """True when the member has left because nobody polled; the next poll brings it back."""
+        """True when the member has left for lack of polls; the next poll brings it back."""
         return self.state is self._machine.overdue
 
     @property

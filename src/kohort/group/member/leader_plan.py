@@ -4,7 +4,7 @@ Rules:
 - A member whose metadata cannot be read is given nothing and named in a warning: one broken client
   must not bring down leader after leader.
 - Every member has an entry, an empty one too, or it would be answered without an assignment (B37).
-- A cooperative plan lets nobody have a partition that another still owns: it is held back until its
+- A cooperative plan assigns no partition that another member still owns: it is held back until its
   owner (see `claims`) has given it up and rejoined. That is phase one; phase two is an ordinary
   rebalance.
 """
@@ -98,7 +98,7 @@ def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssi
 
 
 def hold_back(plan: Plan, claims: Sequence[Claim], topics: Mapping[str, TopicView]) -> Plan:
-    """Phase one of KIP-429: a claimed partition goes to its undisputed owner or, yet, to nobody."""
+    """Phase one of KIP-429: a claimed partition goes to its undisputed owner, or waits."""
     owned = Ownership(topics, claims)
     held = {
         claim.member_id: owned.may_have(who, plan.assignments.get(claim.member_id, {}))

@@ -2,7 +2,7 @@
 
 Rules:
 - A *lane* is what keeps its order: a partition, or a key within its topic. Of one lane at most one
-  worker holds records at a time; records without a lane (order `none`, null keys) wait for nobody.
+  worker holds records at a time; records without a lane (order `none`, null keys) do not wait.
 - Work-conserving: a ready record goes to the first worker that asks. A slow lane delays only
   itself.
 - A worker may be given several records of one lane at once, in order. It gives back what it did not

@@ -2,7 +2,7 @@
 
 Rules (spec 4.12, 5.4; W1):
 - Pure. One owner calls it from one thread; workers get items from `take` and their outcomes come
-  back through `finished`. Nobody else touches trackers, lanes or circuits.
+  back through `finished`. Nothing else touches trackers, lanes or circuits.
 - A record is done when its handler succeeded and its outputs are acknowledged, or when its copy in
   a retry topic or in the dead-letter topic is. Only then may a commit pass it (R2).
 - Results for a partition that was taken away are dropped when they come back (C7).

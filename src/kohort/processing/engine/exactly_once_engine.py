@@ -55,7 +55,7 @@ class Verdict:
         refused: the broker accepts none of these now; the others continue without them.
         inert: these attempts have been ended by another copy of the record.
         revived: these copies were taken for inert, and are owed after all.
-        fenced: somebody else works on these partitions.
+        fenced: another member works on these partitions.
     """
 
     batch: Batch

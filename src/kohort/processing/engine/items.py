@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P")
-"""The origin of a record: the engine's `Partition`, or its stand-in in a worker's process."""
+"""The origin of a record: the engine's `Partition`, or its substitute in a worker's process."""
 
 
 class Item(Generic[P]):
@@ -162,7 +162,7 @@ def run_plain(
     Where it stopped: at a record that raised or sends something, with the record it was called with
     and its error, after which the next one may begin; at the first of another handler; or at the
     end.
-    Raises UsageError for a handler that returned something, which nobody takes.
+    Raises UsageError for a handler that returned something, which is not used.
     """
     route = items[start].partition.route
     for index in range(start, len(items)):

@@ -159,7 +159,7 @@ class Partition:
         self.probing = False
         """One record is being tried to see whether the circuit may close."""
         self.stopped = ""
-        """Why somebody has to look after it (`stop_partition`), and the record that it is about."""
+        """Why an operator has to act (`stop_partition`), and which record it is about."""
         self.stopped_item: Item | None = None
         self.careful = 0
         """So many more records go one at a time, since processes died here (crash-loop guard)."""

@@ -62,7 +62,7 @@ class Capacity(NamedTuple):
     """How much unfinished work a text of limited length can always tell."""
 
     offsets: int
-    """A window of this many offsets fits, whatever subset of it is done."""
+    """A window of this many offsets fits, with any subset of it done."""
     runs: int
     """So many unfinished offsets fit in a window of up to 2^21 offsets."""
 

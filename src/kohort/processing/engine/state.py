@@ -49,7 +49,7 @@ REFUSED_AFTER_ALL: Final = "refused_after_all"
 
 
 def output_refused(error: Exception | None) -> Failure:
-    """Why a record fails whose handler succeeded, and sent what nobody will ever take."""
+    """Why a record fails whose handler succeeded, and sent what no broker accepts."""
     text = f"the broker takes no such record as its handler sent: {error}"
     return stated(OUTPUT_REFUSED, permanent=True, message=text)
 
@@ -394,7 +394,7 @@ class EngineCore:
         self._post(Publication(item, copy=copy, failure=failure))
 
     def stands_unreadable(self, key: TopicPartition, why: str) -> None:
-        """A partition cannot be read on, and nobody knows past what; "": it is tried again."""
+        """A partition cannot be read past damage of unknown length; "": it is read again."""
         partition = self.partitions.get(key)
         if partition is not None:
             partition.unreadable = why

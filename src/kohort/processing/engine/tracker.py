@@ -6,7 +6,7 @@ Rules (W1; each is a test):
 - A tracker lives for one assignment of its partition. A completion names the assignment it belongs
   to and is dropped when that has passed, so the same offset read again is not confused with it.
 - What the snapshot of a former owner calls done is not handed out again. A first record below the
-  committed offset means that somebody rewound: then everything is done again.
+  committed offset means that the group was rewound: then everything is done again.
 - Offsets that no record has (compaction, transaction markers) are passed over.
 - Nothing is begun that the snapshot might not be able to tell (the never-drop window).
 """
@@ -133,7 +133,7 @@ class PartitionTracker:
         return not self._first and offset < self.next_fetch
 
     def may_begin(self, offset: int) -> bool:
-        """Whether the snapshot can include `offset` as done, whatever happens below it."""
+        """Whether the snapshot can include `offset` as done, regardless of the records below it."""
         ahead = offset - self.base
         if ahead < self._window.offsets:
             return True
@@ -258,8 +258,8 @@ class PartitionTracker:
         self._starts = [start for start, _ in done]
 
     def _begin_at(self, first: int) -> None:
-        """The first read decides: below the committed offset somebody rewound, and everything is
-        done again; above it there was nothing (left) to be read.
+        """The first read decides: below the committed offset the group was rewound, and all is done
+        again; above it there was nothing (left) to be read.
         """
         self._first = False
         if first < self.base:

@@ -162,7 +162,7 @@ class AppMetrics:
         for tags in known:
             yield Sample(FAMILIES["retry_topic_depth"], tags, float(depth[tags]))
             yield Sample(FAMILIES["retry_topic_due"], tags, float(due[tags]))
-            if late.get(tags) or not due[tags]:  # due and none read yet: nobody knows for how long
+            if late.get(tags) or not due[tags]:  # due and none read yet: the time is unknown
                 yield Sample(FAMILIES["retry_topic_due_lag_seconds"], tags, late.get(tags, 0.0))
 
     def _retry_topic(self, partition: Partition) -> Tags:

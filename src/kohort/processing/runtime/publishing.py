@@ -2,7 +2,7 @@
 
 Rules:
 - `acks=all` and idempotent. A publication is through when all of its records are acknowledged, and
-  it is reported once, from the network thread, whatever its outcome.
+  it is reported once, from the network thread, with any outcome.
 - A copy goes to `origin partition % n` of its topic, so that all copies of a record meet.
 - An unavailable topic (it does not exist, or writing is not allowed) is waited for briefly, and not
   again at once: the publisher has other records to send.

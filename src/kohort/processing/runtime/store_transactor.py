@@ -3,7 +3,7 @@
 Rules (E2, E3):
 - Copies and outputs are acknowledged before the transaction, so that the ledger can name the place
   of each copy. What a crash leaves behind in between, no ledger row backs: it is inert.
-- A row that breaks a constraint is its record's permanent failure, and nobody else's.
+- A row that breaks a constraint is its record's permanent failure, and no other's.
 - Outputs (`record.send`) are not in the transaction: at least once. For outputs alone, use "kafka".
 - A database that cannot be had is waited for; one that was put back in time ends the program.
 
@@ -83,7 +83,7 @@ class StoreTransactor(Transactor):
         self._store.close()
 
     def _is_stopped_while_away(self, what: str, *about: object) -> bool:
-        """Say what waits, now and again, and let a second go by; True when this is to end."""
+        """Log what waits, now and again, and wait a second; True when this is to end."""
         if self._away.is_due(str(about[-1]), self._now_ms()):
             log.warning(what, *about)
         return self._stopping.wait(1)
@@ -280,7 +280,7 @@ class StoreTransactor(Transactor):
         return books.failed_unread(owed, failure, copy, place, now_ms)
 
     def _lost(self, batch: Batch, done: Advanced) -> Verdict:
-        """Somebody else was faster: at a partition, or at an attempt."""
+        """Another writer was faster: at a partition, or at an attempt."""
         places = {_here(p.item): index for index, p in enumerate(batch.publications)}
         revived = {places[place] for place in done.revived}
         inert: set[int] = set()

@@ -1,4 +1,4 @@
-"""Puts batches through, one at a time, on a thread of its own: nobody who polls waits for it.
+"""Puts batches through, one at a time, on a thread of its own: polling does not wait for it.
 
 Rules:
 - One batch at a time, in order: a later one depends on the result of the earlier one.

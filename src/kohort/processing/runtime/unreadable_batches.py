@@ -1,4 +1,4 @@
-"""Polling past batches that cannot be read: each stops nobody but itself.
+"""Polling past batches that cannot be read: each stops only itself.
 
 Rules (spec 5.4, F6):
 - A damaged batch whose end is known is dead-lettered by the engine, and reading continues behind

@@ -268,7 +268,7 @@ class Invoker:
         return Received(item.record, item.attempt, self._lookups, item.record.value)
 
     def decoding_waits(self, spec: HandlerSpec, item: Item) -> bool:
-        """Whether `received` would have to ask somebody first, such as a schema registry."""
+        """Whether `received` would have to ask a service first, such as a schema registry."""
         value, serde = item.record.value, serde_of(spec.decode)
         return serde is not None and value is not None and serde.waits_for(value)
 
@@ -325,7 +325,7 @@ def done(spec: HandlerSpec, received: Received, returned: Any) -> Outcome:
     """The outcome of a call that did not raise.
 
     Raises:
-        UsageError: it returned what can be no row, or what nobody takes.
+        UsageError: it returned what can be no row, or a value that is not used.
     """
     effects: Sequence[Effect] = ()
     if returned is not None and (spec.rows is None or isinstance(returned, CoroutineType)):

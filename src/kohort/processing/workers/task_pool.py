@@ -111,7 +111,7 @@ class TaskPool:
 
     def start(self, report: Report) -> None:
         """Start the loop; `report` is called on its thread."""
-        loop = self._loop = new_loop()  # only now: nobody closes that of a pool that never starts
+        loop = self._loop = new_loop()  # only now: a pool that never starts closes none
 
         def run() -> None:
             wake_on_time()

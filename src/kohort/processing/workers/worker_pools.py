@@ -99,7 +99,7 @@ class Feed:
     def can_wait(self, finished: Finished, unheard: int) -> bool:
         """Whether the owner may hear of this list together with a later one.
 
-        It is woken while half of what lies ready is left, so that nobody waits for it; what ends
+        It is woken while half of what lies ready is left, so that no worker waits for it; what ends
         last always wakes it. What failed, or has something to send, wakes it at once.
         """
         if (

@@ -6,7 +6,7 @@ Rules:
 - A run that did not settle is shown as such, never left out.
 """
 
-# matplotlib carries no complete types, so strict checking would only speak of it.
+# matplotlib's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

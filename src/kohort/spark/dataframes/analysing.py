@@ -1,4 +1,4 @@
-"""What a pipeline's steps are, found out before anything is read: schemas, stages, refusals.
+"""Analysis of a pipeline's steps before anything is read: schemas, stages, refusals.
 
 Rules:
 - Every step is called once or twice with empty streams of the right columns; Spark's analysis of
@@ -6,7 +6,7 @@ Rules:
 - A step that loses its rows' origin is refused here, by name (ADR 0023).
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

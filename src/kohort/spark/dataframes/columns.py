@@ -9,7 +9,7 @@ Rules:
   is no row.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def taken_up(raw: DataFrame, schema: StructType) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """A column's name as it stands in an expression."""
+    """A column's name, quoted for an expression."""
     return "`" + name.replace("`", "``") + "`"
 
 

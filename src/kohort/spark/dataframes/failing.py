@@ -6,7 +6,7 @@ Rules:
 - The driver makes the ledger's rows of the same failures by the same functions (`books.py`).
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class RetrySpec:
         value: bytes | None,
         headers: Any,
     ) -> Attempt:
-        """The attempt that a record stands for. Raises HeaderFault for a copy that is not ours."""
+        """The attempt that a record represents. Raises HeaderFault for a copy that is not ours."""
         base = self.base(topic)
         if base == topic:
             return self.own(
@@ -119,7 +119,7 @@ class RetrySpec:
 
 
 def failure_of(permanent: bool, reason: str, message: str) -> Failure:
-    """The failure that a verdict stands for."""
+    """The failure that a verdict represents."""
     disposition = _DISPOSITIONS.get(reason)
     return stated(reason, permanent=permanent, message=message, disposition=disposition)
 

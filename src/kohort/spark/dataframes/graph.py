@@ -1,7 +1,7 @@
 """Sources, references and steps of a pipeline, and which of them form one stage. Pure.
 
 Rules:
-- Whoever is named twice, or asked for and not there, is refused when it is registered or resolved,
+- A name that is used twice, or is unknown, is refused when it is registered or resolved,
   before anything runs.
 - Narrow steps form one stage with the sources they read: one query, one transaction a micro-batch.
 - A stateful step is a stage of its own, with the narrow steps behind it. It reads the rows of other

@@ -6,7 +6,7 @@ Rules (spec 6.5):
   left that fail by themselves. Spark tries each task four times, so a record that kills its worker
   has killed it four times.
 - What fails only together with others, and trouble that is not a record's (the broker, the
-  database, an executor that is gone), is raised as it came.
+  database, a lost executor), is raised unchanged.
 - A broken constraint is found by a trial of every row behind a savepoint, all of it undone.
 """
 
@@ -56,7 +56,7 @@ class RowFailure:
 
 
 def row_failure(text: str) -> RowFailure | None:
-    """The failure that an error of a Spark job stands for; None when it is no record's.
+    """The failure that an error of a Spark job represents; None when it is no record's.
 
     Args:
         text: the error with its causes, as Spark writes it.

@@ -14,7 +14,7 @@ Rules:
 Spark's classic API is needed: the plan is the JVM's.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

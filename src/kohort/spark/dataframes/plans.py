@@ -2,7 +2,7 @@
 
 Rules:
 - A step is stateful when its plan aggregates, deduplicates or keeps state over a stream, or joins
-  two streams. Everything else that stands in `NARROW` is evaluated within a micro-batch.
+  two streams. Everything else in `NARROW` is evaluated within a micro-batch.
 - A user's `select` need not name the hidden columns: they are added to every projection between a
   row's source and the step's end. The meaning of the plan does not change, since only operators
   that handle each row by itself are passed.
@@ -11,7 +11,7 @@ Rules:
 Spark's classic API is needed: the plan is the JVM's.
 """
 
-# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ Shell: a consumer.
 
 Rules:
 - Before a micro-batch is computed, everything that its references' topics hold by then is read
-  (committed records only). So what was produced before an input is there when the input is.
+  (committed records only). So rows produced before an input are visible to it.
 - A later record of a key replaces the earlier one; a null value removes it. Records without a key
   are all kept, and the latest row of the reference's key columns wins.
-- A reference has a bound, and its breach is an error: it is held in the driver and in every task.
+- A reference is bounded, and too many rows are an error: driver and every task hold it.
 - Values that do not decode are left out, and counted in a warning once a refresh.
 """
 
-# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that are made once and take up each micro-batch's frames: the steps' cost per batch.
+"""Logical plans that are made once: each micro-batch replaces their frames.
 
 Rules:
 - A function of frames is called once for each key, with empty frames of the same columns. Its
@@ -13,7 +13,7 @@ Rules:
 Spark's classic API is needed: the plan is the JVM's.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class _Template:
 
     @classmethod
     def of(cls, function: Function, frames: Mapping[str, DataFrame]) -> _Template:
-        """Call the function with empty frames. Raises whatever it raises."""
+        """Call the function with empty frames. Raises what it raises."""
         empty = {name: _placeholder(frame) for name, frame in frames.items()}
         leaves = {analyzed(frame).rdd().id(): name for name, frame in empty.items()}
         made = function(empty)

@@ -2,10 +2,10 @@
 
 Rules:
 - A trial changes nothing, neither in the database nor in Kafka nor in Spark's state.
-- Only stages of narrow steps are tried: what is in state cannot be taken back from it.
+- Only stages of narrow steps are tried: a stateful step cannot undo its state.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def failing_records(
         def fails(spans: Sequence[Span]) -> str | None:
             try:
                 batch_of(kept.where(_within(spans))).try_out()
-            except Exception as again:  # whatever a job raises is text to be looked at
+            except Exception as again:  # any error of a job is text to look at
                 return str(again)
             return None
 

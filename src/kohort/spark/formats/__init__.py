@@ -8,7 +8,7 @@
 `format("kohort")` does this by the options `valueFormat` and `keyFormat` (docs/spark.md).
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from kohort.spark.formats.decoded import Decoded, Decoder
 from kohort.spark.formats.options import Format, Formats

@@ -4,7 +4,7 @@
 Rules:
 - No length is believed before it is compared with what is left.
 - A value that does not decode leaves no trace in any column but a null row.
-- One pass over a batch, whatever schemas its values were written with.
+- One pass over a batch, also when its values have several writer schemas.
 """
 
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size

@@ -1,12 +1,12 @@
 """Avro values to Arrow columns, with and without a schema registry.
 
 Rules:
-- With a registry each value is read by the schema that it was written with, which the registry is
-  asked for once a process. One that does not answer is raised; an id that it does not know, or a
+- With a registry each value is read by its writer's schema, which each process requests once. A
+  registry that does not answer is raised; an id that it does not know, or a
   schema that does not go together with the columns, is the record's error.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

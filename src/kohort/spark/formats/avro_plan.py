@@ -9,7 +9,7 @@ Rules (spec 6.6):
 - A plan is nested tuples `(op, column, argument, below, absent)`; `_avro.pyx` reads values by it.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

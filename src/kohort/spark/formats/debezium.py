@@ -8,7 +8,7 @@ Rules (spec 6.6):
 - In Avro the envelope is part of the schema: `valueFormat=avro` reads it.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every format's decoder gives: Arrow columns, and what did not decode.
+"""The result of every format's decoder: Arrow columns, and what did not decode.
 
 Rules (spec 6.5, 6.6):
 - A null value (a tombstone) is a null row and no error.
@@ -7,7 +7,7 @@ Rules (spec 6.5, 6.6):
 - A schema registry that does not answer is raised (ConnectionFailedError), never a record's error.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Rules:
 - A value that does not begin so has that as its error.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Rules (spec 6.6):
   `schemaEvolution=rescue` keeps it as text, and `valueSchema` says it otherwise.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _type(node: Any, root: Any, depth: int) -> pa.DataType | None:
 
 
 def _referred(ref: str, root: Any) -> Any:
-    """What `#/$defs/name` stands for. Other documents are never looked up."""
+    """The schema that `#/$defs/name` refers to. Other documents are never looked up."""
     if not ref.startswith("#/"):
         return None
     node = root

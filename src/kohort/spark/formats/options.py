@@ -2,7 +2,7 @@
 
 Rules:
 - Both parts have the same options: `valueFormat` and `keyFormat`, and so on.
-- What is lost is never lost in silence: `mode=DROPMALFORMED` is refused.
+- No record is dropped silently: `mode=DROPMALFORMED` is refused.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Formats:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that stand behind the connector's own."""
+        """The columns after the connector's own."""
         if not (self.value or self.key):
             return ()
         rescues = any(f and f.evolution == "rescue" for f in (self.value, self.key))

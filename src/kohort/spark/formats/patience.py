@@ -1,10 +1,10 @@
-"""A schema registry that is asked again before a query fails for it.
+"""Retries of a schema registry before the query fails.
 
 Shell: waits.
 
 Rules (spec 6.5):
-- A registry that does not answer is the query's trouble: it is asked again, at least once and for
-  `PATIENCE_S`, then the task fails, and no record is blamed.
+- A registry that does not answer is retried, at least once and for `PATIENCE_S`. Then the task
+  fails; no record is dead-lettered for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PatientRegistry(SchemaRegistry):
 
     Args:
         url: as of `SchemaRegistry`.
-        patience_s: how long it goes on asking.
+        patience_s: how long it continues asking.
     """
 
     def __init__(self, url: str, *, patience_s: float = PATIENCE_S, **settings: Any) -> None:

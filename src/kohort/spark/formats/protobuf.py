@@ -9,7 +9,7 @@ Rules (spec 6.6):
 - A registry that holds the source of a schema is asked for its descriptor.
 """
 
-# protobuf, ptars and pyarrow carry no complete types, so strict checking would only speak of them.
+# The types of protobuf, ptars and pyarrow are incomplete: strict would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Values of a pipeline's sources, decoded beside their bytes.
+"""Values of a pipeline's sources, decoded, with their bytes kept.
 
 Rules (spec 6.5, 6.6):
-- A record keeps its bytes: copies for retry topics are made of them. Its columns stand in one more
+- A record keeps its bytes: copies for retry topics are made of them. Its columns are in one more
   column, `ROWS`: a struct with one field a source, null for records of the others.
 - A value that does not decode is a null row with its reason in `ROW_ERROR`.
 - The types are resolved once, on the driver. Workers never ask a registry for the newest schema.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Rules (spec 6.5, 6.6):
 - A schema that Spark got once is what is decoded into: a registry is not asked for it again.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

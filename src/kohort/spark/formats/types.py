@@ -7,7 +7,7 @@ Rules:
 - Only types that Spark takes from a Python source: no large types, `timestamp[us, UTC]`.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def ddl_of(type_: pa.DataType) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name as DDL takes it, whatever is in it."""
+    """A column's name, quoted for DDL."""
     return "`" + name.replace("`", "``") + "`"
 
 

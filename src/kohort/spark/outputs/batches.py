@@ -2,12 +2,12 @@
 
 Rules:
 - A function is made of plain values and refused before anything is connected. What it holds while a
-  query runs (connections, staging) is made with the first batch of a run. Nobody tells it of the
-  end of a query, so it lets go of its connections when it is closed or dropped.
+  query runs (connections, staging) is made with the first batch of a run. Spark does not
+  report the end of a query, so connections are closed when the function is closed or dropped.
 - One function is one query's: its fence is kept under the query's name.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def to_table(
 ) -> BatchFunction:
     """Write each micro-batch into a table, exactly once; a function for `foreachBatch`.
 
-    Every output mode of Spark may stand before it. The table must exist; the frame's columns are
+    Every output mode of Spark works. The table must exist; the frame's columns are
     filled by name. `kohort_batch_history` counts the rows of each batch.
 
     Args:
@@ -256,7 +256,7 @@ def to_outputs(
 
     The frame is computed once. With tables and topics the database decides: its transaction holds
     the fence and names the Kafka transaction, which is ended after it, also after a crash. Until
-    then what was sent stands in `kohort_outbox`, to be sent anew if Kafka has given it up. Files
+    then `kohort_outbox` has what was sent, to send it again if Kafka has aborted it. Files
     and lakehouse tables are committed after them, in the order of the arguments.
 
     Args:
@@ -305,7 +305,7 @@ class BatchFunction:
     first_batch: int = 0
     commits: Sequence[CommitPart] = ()
     reached: Callable[[Step], None] = field(default=ignore, repr=False)
-    """Told each step of a commit, for tests that end the driver there."""
+    """Called with each step of a commit, for tests that end the driver there."""
     _runs: list[_Run] = field(default_factory=list[_Run], init=False, repr=False)
     """The run under way, if there is one; closed when this function is dropped."""
 

@@ -2,13 +2,13 @@
 
 Rules (ADR 0019):
 - The commit of such an output holds the fence: batch id and checkpoint id are written with the
-  data, or not at all. A batch that comes again meets its fence and changes nothing.
+  data, or not at all. A replayed batch is refused by its fence and changes nothing.
 - Outputs of one query are committed in a fixed order: tables and topics together, then these in
   the order of `to_outputs`. A crash between two of them leaves the first ahead until the batch
   runs again, which skips it and commits the rest.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

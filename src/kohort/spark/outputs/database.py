@@ -9,7 +9,7 @@ Rules (ADR 0019):
   dead runs have left is dropped at the start, what a batch has left after its commit.
 - Staged rows may vanish (PostgreSQL empties unlogged tables when it recovers): every attempt's rows
   are counted in the transaction that merges them.
-- The outbox is a logged table: what stands there while EndTxn is owed outlives everything.
+- The outbox is a logged table: its rows outlive everything until EndTxn is answered.
 - A lost connection leaves open whether the transaction was committed. The commit's own id, written
   with the fence, tells.
 """
@@ -133,7 +133,7 @@ class BatchStore:
 
     @abstractmethod
     def _stage(self, number: int) -> str:
-        """The staging table of the output of this number, as it stands in SQL."""
+        """The name in SQL of the staging table of the output of this number."""
 
     @abstractmethod
     def _make_stage(self, cursor: Cursor, merge: Merge) -> None: ...

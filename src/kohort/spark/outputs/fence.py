@@ -5,8 +5,8 @@ Rules (invariants of ADR 0019):
   checkpoint id is the id that Spark keeps in the checkpoint, so a new checkpoint has another one.
 - Batch ids of one checkpoint are consecutive, and Spark replays the last one only. So a batch runs
   exactly when it follows the fence; the fenced batch itself is a replay and changes nothing.
-- Everything else means that checkpoint and output have lost each other. It is refused before a row
-  is written, because both loss and duplicates are possible from there.
+- In all other cases checkpoint and output do not belong together. They are refused before a row is
+  written, because rows could be lost or duplicated.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class FencePolicy:
             f"{batch}: {self.place} has committed batch {fence.batch_id} from another checkpoint "
             f"({fence.checkpoint}, this one is {batch.checkpoint}): the checkpoint was deleted, or "
             "another query has the same name. The state of a query is part of its checkpoint, so "
-            "going on would lose or repeat rows. Restore the checkpoint; or rebuild: start under "
+            "continuing would lose or repeat rows. Restore the checkpoint; or rebuild: start under "
             f"another query name into a new table or topic, and swap{self._or()}"
         )
 

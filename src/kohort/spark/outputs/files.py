@@ -13,7 +13,7 @@ Rules:
   again, moves it. Attempts without a manifest are removed.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class FileOutput:
 
 
 class Manifests:
-    """The manifests of a directory, on whatever file system Spark reaches it by."""
+    """The manifests of a directory, on the file system by which Spark reaches it."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         context: Any = spark.sparkContext

@@ -9,7 +9,7 @@ Rules:
 - Their jars are the user's to bring: this module only calls Spark.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

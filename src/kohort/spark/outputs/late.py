@@ -8,7 +8,7 @@ Rules (spec 6.8):
 - Spark counts them in the plan of the running batch. It is read when the batch was computed.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The outputs of a query: what is written, and what is made of the micro-batch for it. Pure."""
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -8,10 +8,10 @@
                                                          5  EndTxn        6  note that it has ended
 
 Rules (ADR 0019):
-- Whoever is killed at any step leaves a state from which the same batch, replayed, ends the same.
+- After a kill at any step, the same batch is replayed and ends in the same state.
 - The Kafka transaction carries its own fence. When EndTxn is refused, that fence tells whether the
   transaction was committed before (by us or by another driver) or is lost.
-- With both, a lost Kafka transaction is sent anew from the outbox, before the next batch begins:
+- With both, a lost Kafka transaction is sent again from the outbox, before the next batch begins:
   the rows of the batch are decided once, also when a replay would compute others.
 - An attempt that failed may have written with the batch's epoch, and the same sequence numbers
   must not be used for other records. So a batch with any second attempt is aborted and runs again
@@ -125,13 +125,13 @@ class Topics(Protocol):
     """The Kafka transaction of one query, driver's side. Each call raises TransactionLostError when
     the transaction is over without us; `expired` then tells whether by its time-out.
 
-    `partitions` counts those of each topic, as the present transaction goes by it.
+    `partitions` counts those of each topic, as the present transaction uses it.
     """
 
     partitions: dict[str, int]
 
     def init(self) -> Identity:
-        """A new epoch; whatever was open under an older one is aborted or completed."""
+        """A new epoch; transactions open under an older one are aborted or completed."""
         ...
 
     def fence(self) -> Fence | None: ...
@@ -153,7 +153,7 @@ class Work(Protocol):
     """The tasks of one batch."""
 
     def run(self, identity: Identity | None) -> Written:
-        """Stage and write everything. Raises whatever fails the batch."""
+        """Stage and write everything. Raises the error that fails the batch."""
         ...
 
 
@@ -194,7 +194,7 @@ class Committer:
         """Commit one batch, or skip it when it is committed already.
 
         Raises DataLossError when fence and checkpoint disagree, BatchFailedError when it has failed
-        MAX_ROUNDS times (`transaction_timeout` too short, tasks that died), and whatever the tasks
+        MAX_ROUNDS times (`transaction_timeout` too short, tasks that died), and what the tasks
         or the ports raise.
         """
         self.reached(Step.BEGUN)
@@ -262,7 +262,7 @@ class Committer:
         self.reached(Step.BEFORE_STAGING)
         try:
             written = work.run(identity)
-        except Exception:  # whatever failed the batch, its transaction must not stay open
+        except Exception:  # after any error: the transaction must not stay open
             self._abort(identity)
             raise
         self.reached(Step.AFTER_STAGING)
@@ -293,7 +293,7 @@ class Committer:
         identity: Identity | None,
     ) -> str:
         """The database's transaction. After an error of it the Kafka transaction is aborted: if the
-        database has committed all the same, what it aborted is sent anew from the outbox."""
+        database has committed all the same, what it aborted is sent again from the outbox."""
         try:
             return database.commit(batch, stored, written, identity, self.topics)
         except Exception:  # every database has its own classes
@@ -323,7 +323,7 @@ class Committer:
     # After the database has decided
 
     def _settle(self, database: Database, stored: Stored) -> None:
-        """Make the Kafka transaction of the database's fence committed, whatever became of it."""
+        """Commit the Kafka transaction of the database's fence, whichever state it is in."""
         topics, identity = self.topics, stored.identity
         if stored.ended or identity is None:
             return

@@ -5,7 +5,7 @@ Rules:
 - A row with a `topic` is of a writing task, one without is of a staging task.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -3,14 +3,14 @@
 Shell: randomness (ids of attempts).
 
 Rules:
-- One transaction an attempt: it is staged whole, or not at all. Nobody merges it unless the task
+- One transaction an attempt: it is staged whole, or not at all. It is merged only if the task
   has succeeded and its id has reached the driver.
 - PostgreSQL: COPY of CSV that Arrow writes. Every value is then read by the column's own input
   function, so that text goes into any type that can be written as text.
 - SQLite has one writer at a time: rows are made ready before its lock is taken.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StageSpec:
     Args:
         output: the output's name.
         store_url: the database.
-        stage: the staging table as it stands in SQL.
+        stage: the staging table's name in SQL.
         path: the staging file of a SQLite database; None for PostgreSQL.
         columns: the frame's columns, in order.
         shown: those of a row that the database refuses; () where such a row fails the task.

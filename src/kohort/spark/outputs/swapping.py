@@ -1,11 +1,11 @@
 """Shadow tables: made like the live ones, and swapped for them in one transaction.
 
 Rules (spec 6.10):
-- A replay fills shadow tables while the live pipeline goes on. The swap renames them, and moves the
+- A replay fills shadow tables while the live pipeline runs. The swap renames them, and moves the
   fences of the pipeline that is replaced to where none of its batches can follow, in one
   transaction. So a batch of that pipeline is in the old table, or it is refused.
 - The fences stay: a partition without a fence would be read from its beginning again.
-- A table that others refer to (foreign keys, views, triggers) is refused: they would go on with the
+- A table that others refer to (foreign keys, views, triggers) is refused: they would keep the
   old one.
 """
 
@@ -137,7 +137,7 @@ class Swapping:
                 )
             if dependents := self._dependents(cursor, table):
                 raise ConfigError(
-                    f"table {table} cannot be swapped: {', '.join(dependents)} would go on with "
+                    f"table {table} cannot be swapped: {', '.join(dependents)} would keep "
                     "the old table. Drop them, and create them again after the swap"
                 )
 

@@ -2,8 +2,8 @@
 
 Rules:
 - One text for SQLite and PostgreSQL (`ON CONFLICT`, window functions). Names are quoted; attempt
-  ids are numbers of our own and stand in the text.
-- Only rows of attempts that succeeded are merged: whatever else lies in a staging table is inert.
+  ids are numbers of our own and are written into the text.
+- Only rows of attempts that succeeded are merged: other rows of a staging table are ignored.
 - Merges go in the order of the key, so that two queries over one table never wait for each other
   in a circle.
 - A row that the database refuses is found by halving a numbered copy of the rows that count
@@ -120,7 +120,7 @@ class Merge:
     """The statements of one output's merge.
 
     Args:
-        stage: the staging table as it stands in SQL.
+        stage: the staging table's name in SQL.
         columns: what the frame fills.
     """
 

@@ -10,7 +10,7 @@ Rules:
   already, so that one task sends all of a partition.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

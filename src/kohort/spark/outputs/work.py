@@ -10,7 +10,7 @@ Rules:
   epoch, which no task can see. The driver asks Spark, once all its events are in.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

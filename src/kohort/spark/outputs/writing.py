@@ -6,10 +6,10 @@ Rules (ADR 0019):
 - A task never writes in a second attempt, and never raises after it has begun to write: Spark would
   start another attempt under the same epoch. It reports, and the driver aborts the transaction.
 - What is sent is kept in the outbox too, where a database decides: under the attempt's id, before
-  the task ends. What an attempt that does not count has kept there is inert.
+  the task ends. Rows of an attempt that does not count are ignored there.
 """
 
-# pyarrow and pyspark carry no complete types, so strict checking would only speak of them.
+# pyarrow and pyspark: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
         try:
             identity = _identity(context)
             records = _write(spec, identity, attempt, _read(batches))
-        except Exception as error:  # whatever it is, a second attempt must not follow
+        except Exception as error:  # after any error: a second attempt must not follow
             problem = f"{type(error).__name__}: {error}"
         yield _report(attempt, records, problem)
 

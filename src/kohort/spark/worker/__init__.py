@@ -4,7 +4,7 @@ Shell: environment and garbage collector of the process.
 
 Rules:
 - Spark's daemon collects garbage after every task: 30 to 40 ms over everything that was ever
-  imported. Freezing what is there once makes it next to nothing.
+  imported. Freezing it once costs next to nothing.
 - Clients are kept for the process's next task, by configuration; a fork starts with none (C14).
 """
 
@@ -22,7 +22,7 @@ log = logging.getLogger("kohort.spark")
 YOUNG_OBJECTS: Final = 50_000
 """So many objects are made between two collections: rows by the thousand are no cycles."""
 MAX_VALUES: Final = 100
-"""How many values a process keeps at most; then it begins anew."""
+"""How many values a process keeps at most; then it drops them all."""
 _frozen_pid = 0
 _values: dict[bytes, Any] = {}
 _kept: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
@@ -69,7 +69,7 @@ def keep_value(pickled: bytes, make: Callable[[], T]) -> T:
 
 
 def _close_all() -> None:
-    """The end of the process, at which the cluster may have gone: nobody is left to be told."""
+    """The end of the process; the cluster may be gone, so errors are ignored."""
     if _kept_pid != os.getpid():
         return
     while _kept:

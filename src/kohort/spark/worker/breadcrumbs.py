@@ -7,7 +7,7 @@ Rules (spec 6.5):
   of a microsecond, and outlives the process. The file goes when its task has ended.
 - A crumb that is found only raises suspicion: the process may have been killed for another reason.
   So what is suspected is tried in a child first. A record whose child dies too has killed three
-  processes then, and never gets a fourth; whatever survives is handled as usual.
+  processes then, and never gets a fourth; the records that survive are handled as usual.
 - Handlers compute and do not write, so that they may be called once more.
 """
 
@@ -35,7 +35,7 @@ from kohort.retry.store import Store
 log = logging.getLogger("kohort.spark")
 DEATHS: Final = 3
 PATIENCE_S: Final = 600.0
-"""So long a child may take; one that takes longer is no dead one."""
+"""The longest time that a child may take; one that takes longer is not dead."""
 WORKER_KILLED: Final = "worker_killed"
 _RANGE: Final = struct.Struct("<qq")
 _NOTHING: Final = (-1, -1)

@@ -21,6 +21,7 @@ from kohort.records import KERNEL, BatchBuilder, BinaryColumn, pure
 from tests.client.producer.plan.test_sender import Side
 from tests.client.producer.test_producer import Topic
 from tests.client.scripted import Log, values_of
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 ROOM = 3_250
@@ -60,7 +61,7 @@ class Line(Side):
         return plan if plan.batches else None
 
 
-def known(packs: bool = True, **config) -> Line:
+def trained(packs: bool = True, **config) -> Line:
     """A side that holds an id, and knows that its topic packs well."""
     side = Line(**config)
     if side.config.enable_idempotence:
@@ -73,13 +74,13 @@ def grown(side: Line, values) -> list[int]:
     """The sizes of the batches that so many records make while nothing is sent."""
     for value in values:
         assert side.add(value) is not None
-    return [batch.builder.size for batch in side.accumulator.queue("t", 0).closed]
+    return [known(batch.builder).size for batch in side.accumulator.queue("t", 0).closed]
 
 
 def test_a_topic_that_packs_well_has_batches_of_twice_the_size():
-    assert 6_300 < max(grown(known(), [bytes(90)] * 300)) <= 2 * 3_200
-    assert max(grown(known(packs=False), [bytes(90)] * 300)) <= 3_200
-    assert max(grown(known(compression_type="none"), [bytes(90)] * 300)) <= 3_200
+    assert 6_300 < max(grown(trained(), [bytes(90)] * 300)) <= 2 * 3_200
+    assert max(grown(trained(packs=False), [bytes(90)] * 300)) <= 3_200
+    assert max(grown(trained(compression_type="none"), [bytes(90)] * 300)) <= 3_200
 
 
 def test_how_well_a_topic_packs_is_worse_at_once_and_better_slowly():
@@ -104,7 +105,7 @@ def test_partitions_of_a_topic_know_together_and_topics_do_not():
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_what_does_not_pack_after_all_is_split_before_it_leaves(idempotent):
     """The halves have its sequences, and what was planned behind it waits for them."""
-    side = known(enable_idempotence=idempotent)
+    side = trained(enable_idempotence=idempotent)
     rng = random.Random(5)
     values = [rng.randbytes(90) for _ in range(250)]
     assert max(grown(side, values)) > ROOM
@@ -163,14 +164,14 @@ def test_columns_keep_to_that_too(builder):
 
 
 def test_a_record_that_no_request_can_carry_is_refused_where_a_batch_is_larger():
-    side = known()
+    side = trained()
     grown(side, [bytes(90)] * 200)
     queue = side.accumulator.queue("t", 0)
-    assert queue.open.builder.max_bytes == 6_400
-    before = sum(len(b.builder) for b in (*queue.closed, queue.open))
+    assert known(known(queue.open).builder).max_bytes == 6_400
+    before = sum(len(known(known(b).builder)) for b in (*queue.closed, queue.open))
     with pytest.raises(RecordTooLargeError):
         side.add(bytes(3_200))
-    assert sum(len(b.builder) for b in queue.closed) == before
+    assert sum(len(known(b.builder)) for b in queue.closed) == before
     assert queue.open is None
     assert side.accumulator.memory_bytes == sum(b.reserved_bytes for b in queue.closed)
 
@@ -178,7 +179,7 @@ def test_a_record_that_no_request_can_carry_is_refused_where_a_batch_is_larger()
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_packs_badly_or_is_cut_is_stored_once_and_in_order(seed):
     rng = random.Random(seed)
-    side = known(linger_ms=0, buffer_memory=30_000, compression_type=rng.choice(["lz4", "gzip"]))
+    side = trained(linger_ms=0, buffer_memory=30_000, compression_type=rng.choice(["lz4", "gzip"]))
     logs = {p: Log() for p in range(2)}
     sent: dict[int, list[bytes]] = {p: [] for p in logs}
     network: deque = deque()

@@ -27,6 +27,7 @@ from kohort.errors import (
 )
 from kohort.records import read_batch_header
 from tests.client.scripted import Log, values_of
+from tests.known import known
 
 
 class Side:
@@ -170,16 +171,24 @@ def test_nothing_is_sent_before_a_producer_id_is_held():
     assert side.sender.id_state is IdState.WANTED
     side.sender.producer_id_given(7, 3)
     (plan,) = side.plan(5)
-    header = read_batch_header(plan.batches[0].payload)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 0)
+    header = known(read_batch_header(plan.batches[0].payload))
+    assert (
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+    ) == (7, 3, 0)
 
 
 def test_batches_without_idempotence_carry_no_identity():
     side = Side(acks=1)
     side.add(b"a")
     (plan,) = side.plan(5)
-    header = read_batch_header(plan.batches[0].payload)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    header = known(read_batch_header(plan.batches[0].payload))
+    assert (
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+    ) == (-1, -1, -1)
 
 
 def test_a_request_has_one_batch_of_each_partition_and_five_requests_are_in_flight():
@@ -256,7 +265,7 @@ def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_e
     assert isinstance(side.outcomes[0].error, BrokerError)
     side.refuse(good, 45)
     (again,) = side.plan(1_000)
-    header = read_batch_header(again.batches[0].payload)
+    header = known(read_batch_header(again.batches[0].payload))
     assert (header.producer_epoch, header.base_sequence) == (1, 0)
     assert values_of(again.batches[0].payload) == [b"good"]  # its CRC is right, too
     side.ok(again)
@@ -273,8 +282,12 @@ def test_when_the_epochs_are_used_up_a_new_producer_id_is_asked_for():
     assert side.sender.id_state is IdState.WANTED
     side.sender.producer_id_given(8, 0)
     (plan,) = side.plan(1_000)
-    header = read_batch_header(plan.batches[0].payload)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (8, 0, 0)
+    header = known(read_batch_header(plan.batches[0].payload))
+    assert (
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+    ) == (8, 0, 0)
 
 
 def test_a_batch_that_is_too_large_for_the_broker_fails_with_a_clear_error():
@@ -302,7 +315,7 @@ def test_a_batch_that_is_too_large_for_the_broker_goes_on_in_halves():
     stored = []
     for base in (100, 200, 300):
         (plan,) = side.plan(1_000)
-        header = read_batch_header(plan.batches[0].payload)
+        header = known(read_batch_header(plan.batches[0].payload))
         stored.append((header.base_sequence, values_of(plan.batches[0].payload)))
         side.end(side.sender.answered(plan, [Answer(0, "", base, -1)], 1_000))
         for outcome in side.outcomes[-1:]:
@@ -472,7 +485,7 @@ def test_a_full_batch_grows_while_others_wait_in_line():
         assert side.add(value) is not None
     queue = side.accumulator.queue("t", 0)
     assert [len(values_of(seal_of(b))) for b in queue.closed] == [2, 55, 55, 55]
-    held = sum(batch.reserved_bytes for batch in queue.closed) + queue.open.reserved_bytes
+    held = sum(batch.reserved_bytes for batch in queue.closed) + known(queue.open).reserved_bytes
     assert side.accumulator.memory_bytes == held
     assert all(batch.reserved_bytes <= 3_200 for batch in queue.closed)
     stored = []
@@ -498,17 +511,17 @@ def test_while_others_wait_a_batch_begins_as_large_as_the_last_one_became():
         while len(queue.closed) == closed:
             assert side.add(b"x" * 50) is not None
         assert queue.open is not None
-        return queue.open.builder.max_bytes
+        return known(queue.open.builder).max_bytes
 
     assert next_one() == 200, "the first was small"
-    assert next_one() == queue.open.reserved_bytes == 3_200
+    assert next_one() == known(queue.open).reserved_bytes == 3_200
     assert [next_one() for _ in range(6)] == [3_200] * 4 + [200] * 2, "memory becomes short"
     assert side.accumulator.memory_bytes <= 20_000
     while plans := side.plan(2_000):
         for plan in plans:
             side.ok(plan)
     side.add(b"x" * 100)
-    assert queue.open.reserved_bytes == 200, "nobody waits"
+    assert known(queue.open).reserved_bytes == 200, "nobody waits"
     assert side.accumulator.memory_bytes == 200
 
 
@@ -551,9 +564,9 @@ def lease(side: Side, values: list[bytes], partition: int = 0):
     """A batch on lease, with `values` put into it."""
     queue = side.accumulator.queue("t", partition)
     batch = side.accumulator.lease(queue, 0)
-    builder = batch.builder
+    builder = known(batch).builder
     for value in values:
-        builder.append(0, None, value)
+        known(builder).append(0, None, value)
     return batch, builder
 
 
@@ -564,7 +577,7 @@ def test_a_batch_on_lease_is_not_sent_and_keeps_its_place():
     batch, _ = lease(side, [b"second"])
     side.add(b"third")
     assert side.plan(10) == []
-    assert side.accumulator.give_back(batch, 1)
+    assert side.accumulator.give_back(known(batch), 1)
     one, two = side.plan(10)
     sent = [values_of(plan.batches[0].payload) for plan in (one, two)]
     assert sent == [[b"first", b"second"], [b"third"]]
@@ -579,9 +592,9 @@ def test_two_leases_of_a_partition_are_two_batches():
     one, a = lease(side, [b"a"])
     two, b = lease(side, [b"b"])
     assert a is not b
-    side.accumulator.give_back(two, 1)
+    side.accumulator.give_back(known(two), 1)
     assert side.plan(10) == []
-    side.accumulator.give_back(one, 1)
+    side.accumulator.give_back(known(one), 1)
     sent = [values_of(plan.batches[0].payload) for plan in side.plan(10)]
     assert sent == [[b"a"], [b"b"]]
 
@@ -593,11 +606,11 @@ def test_a_lease_that_ends_with_nothing_leaves_nothing():
         batch, _ = lease(side, [])
         if closed:
             side.close(10)
-        assert not side.accumulator.give_back(batch, 0)
+        assert not side.accumulator.give_back(known(batch), 0)
         assert side.plan(20) == []
         assert side.accumulator.memory_bytes == 0
         assert not side.accumulator.ready
-        assert not batch.queue.busy
+        assert not known(batch).queue.busy
 
 
 def test_the_builder_of_a_batch_given_up_on_lease_serves_nobody_else():
@@ -612,9 +625,11 @@ def test_the_builder_of_a_batch_given_up_on_lease_serves_nobody_else():
             side.end(side.sender.expire(1_000))
         assert [outcome.batch for outcome in side.outcomes] == [batch]
         side.add(b"other")
-        assert all(queue.open.builder is not builder for queue in side.accumulator.queues.values())
-        builder.append(0, None, b"more")
-        assert side.accumulator.give_back(batch, 1)
+        assert all(
+            known(queue.open).builder is not builder for queue in side.accumulator.queues.values()
+        )
+        known(builder).append(0, None, b"more")
+        assert side.accumulator.give_back(known(batch), 1)
         (plan,) = side.plan(10)
         assert values_of(plan.batches[0].payload) == [b"other"]
 
@@ -622,10 +637,10 @@ def test_the_builder_of_a_batch_given_up_on_lease_serves_nobody_else():
 def test_a_full_batch_on_lease_grows_or_is_closed():
     side = idempotent()
     batch, builder = lease(side, [b"x" * 60, b"x" * 60])
-    assert builder.append(0, None, b"x" * 60) == -1
-    assert side.accumulator.give_back(batch, 0)  # nothing more fitted
-    assert batch.queue.open is None
-    assert batch.count == 2
+    assert known(builder).append(0, None, b"x" * 60) == -1
+    assert side.accumulator.give_back(known(batch), 0)  # nothing more fitted
+    assert known(batch).queue.open is None
+    assert known(batch).count == 2
 
 
 def test_what_is_refused_again_and_again_is_known_until_it_is_stored():

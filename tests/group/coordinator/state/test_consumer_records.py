@@ -28,6 +28,7 @@ from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.wire import record_type
 from tests.group.consumer_harness import ConsumerBench, said
 from tests.group.harness import replay
+from tests.known import known
 
 T, U = b"t" * 16, b"u" * 16
 MEMBER = MemberMetadata("i", None, "c", "/h", ("a", "b"), "", 300, "uniform")
@@ -190,7 +191,7 @@ def _cleaned_in_the_middle(bench: ConsumerBench) -> None:
     """Wherever the cleaner has come to while the log is read, the state is the same."""
     last = {e.record.key: e.offset for e in bench.log if e.record is not None}
     for cut in range(len(bench.log)):
-        kept = [e for e in bench.log if e.offset < cut or last[e.record.key] == e.offset]
+        kept = [e for e in bench.log if e.offset < cut or last[known(e.record).key] == e.offset]
         shard = bench.new_shard()
         replay(shard, kept)
         shard.durable.settle()

@@ -6,13 +6,13 @@ Rules:
   and none is cut off by closing a connection (C5, B49). Its callers are answered one by one.
 - A job remembers under which assignment its partitions were owned. If one of them has been given
   up since, the job fails; it is never sent under a generation in which it owns nothing (C7). Only
-  what somebody commits who chose its partitions itself is nobody else's, and goes out all the same.
+  a commit of partitions that the caller assigned itself is sent all the same.
 - The lane is taken from the moment at which a commit is asked for, not only when it has come here
   from the caller's thread: who waits for an idle lane waits for that one, too.
 - A lost connection or a moved coordinator leaves the job where it is: it is sent again (CL2).
 - A job whose time is over is answered with a timeout, but the lane stays taken until the broker has
   answered or the connection is gone.
-- A commit whose member epoch has gone on is sent again with the next one, as long as each of its
+- A commit whose member epoch has advanced is sent again with the next one, as long as each of its
   partitions is still owned under the assignment of the job (B11, KIP-848).
 - Nothing to commit is a success at once and leaves no trace (B63).
 """
@@ -289,7 +289,7 @@ class CommitQueue:
             why = f"{names} was given up in a rebalance before the commit was sent"
         else:
             why = (
-                "the group has gone on without this member, so the partitions may have a new "
+                "the group has continued without this member, so the partitions may have a new "
                 "owner and their records may be read again; poll() rejoins. If this comes often, "
                 "poll more often than max_poll_interval_ms, or take fewer records a poll"
             )

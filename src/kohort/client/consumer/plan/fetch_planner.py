@@ -7,7 +7,7 @@ Rules:
   begins where its unread data ends, so answers can neither interleave nor be read twice.
 - Each order costs both sides the same, so none goes out for little while the reader is busy: not
   before there is room for a large answer (a quarter of the budget).
-- A partition with unread data is asked for ahead (ADR 0016) only where its log goes on, and while
+- A partition with unread data is asked for ahead (ADR 0016) only where its log continues, and while
   unread data and orders together are few (`AHEAD_SETS` of one partition): with many partitions the
   next order goes out while the last one is read, over others; with one or two it would have to
   wait for the reader.
@@ -200,7 +200,7 @@ class FetchPlanner:
     def _worth_while(self) -> bool:
         """Whether there is room for a large order; a reader that is busy need not get small ones.
 
-        It comes back when it has read more, or all; what nobody reads (paused) is not waited for.
+        It comes back when it has read more, or all; paused partitions are not waited for.
         """
         limits = self.limits
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved

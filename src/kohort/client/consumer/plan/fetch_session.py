@@ -153,7 +153,7 @@ class FetchSession:
     def _remember(self, results: Iterable[FetchResult]) -> None:
         for result in results:
             known = self._known.get(result.tp)
-            if known is None:  # nobody asked for it: the two ends do not agree
+            if known is None:  # not requested: client and broker disagree
                 self.lost()
                 continue
             known.stamp = known.part.stamp

@@ -183,7 +183,7 @@ class Positions:
     resets: deque[OffsetReset] = field(default_factory=_latest_resets)
     buffered_bytes: int = 0
     counts: Counter[Phase] = field(default_factory=_none_yet)
-    """How many partitions are in each phase, so that nobody has to look at all of them."""
+    """How many partitions are in each phase, so that no call looks at all of them."""
     refusals: Refusals = field(default_factory=Refusals)
 
     # -- membership of the set ---------------------------------------------------------------

@@ -7,7 +7,7 @@ Rules:
   it while it could not leave yet, behind another batch of its partition or because its leader has
   the most requests in flight: until then it takes records (as Java's, which close when they leave),
   so that a slow broker gets few large batches instead of many small ones.
-- A full batch that would only stand in line, because others have not been sent yet, goes on growing
+- A full batch that would only wait in line, because others have not been sent yet, keeps growing
   instead: large batches cost client and broker a fraction of many small ones (ADR 0013). While they
   wait, a partition's next batch begins with the size that its last one made use of.
 - What a codec packs well may grow past `max_request_size`, because brokers count what is packed.

@@ -8,7 +8,7 @@ Rules:
   producer's present one. Rows keep their order within a partition.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

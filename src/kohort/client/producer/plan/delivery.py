@@ -1,7 +1,7 @@
 """The outcome of a batch, shared by the futures of its records (`producer.plan.fast_send`).
 
 Rules:
-- A record's future is a reference and two numbers; nothing else is made until somebody waits.
+- A record's future is a reference and two numbers; nothing else is made until a caller waits.
 - A delivery is completed once, by the network thread (`kohort.client.common.completion`).
 - When its batch was split, it is done when both parts are, and each record's outcome is its part's.
 """
@@ -34,7 +34,7 @@ class Delivery(Completion):
         self.topic = topic
         self.partition = partition
         self.seen = False
-        """True when its error was shown to somebody through a future."""
+        """True when its error was shown through a future."""
         self.error: KohortError | None = None
         self.base_offset = -1
         self.append_time_ms = -1
@@ -94,7 +94,7 @@ def metadata_of(delivery: Delivery, index: int, timestamp_ms: int) -> RecordMeta
 
 
 def timed_out(delivery: Delivery, timeout_s: float | None) -> KafkaTimeoutError:
-    """The error when nobody has answered yet."""
+    """The error when there is no answer yet."""
     return KafkaTimeoutError(
         f"no answer for a record of {delivery.topic}-{delivery.partition} within {timeout_s} s; it "
         f"may still be stored"

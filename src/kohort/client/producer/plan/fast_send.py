@@ -1,7 +1,7 @@
 """The producer's hot path: specification, and fallback where nothing was compiled (`_front.pyx`).
 
 Rules:
-- `send` adds a record to the batch that its partition's slot shows as open. Whatever else there is
+- `send` adds a record to the batch that its partition's slot shows as open. All else there is
   to do (no such topic yet, no open batch, a full one, headers, values that are not plain bytes) is
   `add_slowly`'s matter, which returns a future or raises.
 - A slot shows the open batch's builder and delivery; no builder where there is none, or one thread

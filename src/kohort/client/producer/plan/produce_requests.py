@@ -2,7 +2,7 @@
 
 Rules:
 - A request carries one batch a partition (as every version since 3 demands).
-- Topics go by name up to version 12 and by id from 13 on (KIP-516); both are filled in.
+- Topics are named up to version 12, and have ids from 13 on (KIP-516); both are filled in.
 - A batch is built once. When only its identity changes (producer id, epoch, sequence), the header
   is rewritten with a new CRC, because the records may be compressed and their builder is gone.
 """

@@ -268,7 +268,7 @@ class Sender:
         return outcomes
 
     def unanswered(self, plan: ProducePlan) -> list[Outcome]:
-        """The request was sent with `acks=0`: nobody will say more."""
+        """The request was sent with `acks=0`: there is no answer."""
         self._requests[plan.node_id] -= 1
         outcomes: list[Outcome] = []
         for batch in plan.batches:

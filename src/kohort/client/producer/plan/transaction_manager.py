@@ -75,7 +75,7 @@ class Ask(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Somebody's wait is over: well, or with an error."""
+    """A wait is over: well, or with an error."""
 
     token: Any
     error: KohortError | None
@@ -176,7 +176,7 @@ class Transactions:
         return []
 
     def begin(self) -> None:
-        """`begin_transaction`: nobody is asked before there is something to write."""
+        """`begin_transaction`: no request is sent before there is something to write."""
         usage = "call init_transactions() first, and end one transaction before the next"
         self._called(TxEvent.BEGIN_CALLED, usage)
 

@@ -1,14 +1,14 @@
-"""A consumer group becomes a classic one: nobody is left who speaks the newer protocol.
+"""A consumer group becomes a classic one: no member of the newer protocol is left.
 
 Rules:
 - The members keep their ids; the generation is the group's epoch. Its record follows the
   tombstones of the consumer group in the same batch.
-- Where somebody left, its partitions have to find an owner: the members are asked to join again.
+- After a member has left, its partitions need an owner: the members are asked to join again.
   The generation is then stored without a leader, so that a coordinator that takes over here asks
   them as well (spec 2.12); Apache Kafka would not. The stored assignment is the set that each
   member still holds, for the case that the group is converted back meanwhile (G1).
 - Where a static member that speaks the classic protocol took its own place again in a group that
-  had settled, nothing has moved: the assignment is the target, and nobody is asked.
+  had settled, nothing has moved: the assignment is the target, and no member is asked.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Group:
     # Questions
 
     def all_joined(self) -> bool:
-        """All members have joined, and nobody who was given an id is still expected."""
+        """All members have joined, and no member with a reserved id is still expected."""
         return self.awaiting_join == len(self.members) and not self.pending_join
 
     def rebalance_timeout_ms(self) -> int:
@@ -239,7 +239,7 @@ class Group:
         return max(votes, key=lambda name: (votes[name], -order[name]))
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined; False when nobody has."""
+        """Make sure that the leader has joined; False when no member has."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.parked_join is not None:
             return True

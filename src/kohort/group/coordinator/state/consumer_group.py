@@ -4,7 +4,7 @@ Rules:
 - Only `apply` changes it. It keeps the last value of each key, in any order, so
   every legal compaction of the log gives the same group, and none raises (G9, B24).
 - `owners`, `static_members` and `classic_members` are indexes over those values; `settle` rebuilds
-  them when a load has ended, in whatever order the records came.
+  them when a load has ended, in any order of the records.
 - A partition has an owner while it is assigned to a member or the member has not given it up (G1).
 """
 

@@ -1,7 +1,7 @@
 """How soon a member of a consumer group is to heartbeat again, as its answers say (KIP-848).
 
 Rules:
-- After the group's interval. But nobody can tell a member that waits for partitions that others
+- After the group's interval. But no response reaches a member that waits for partitions that others
   have given them up, so it is to ask more often for as long as it waits.
 - It asks again after an eighth of the time that it has waited. So it has what it waits for at most
   an eighth later than it could, and how often it asks grows with the logarithm of its wait: some
