@@ -50,7 +50,7 @@ def produce_and_consume(servers: str) -> None:
 
     with Producer(bootstrap_servers=servers, compression_type="lz4") as producer:
         for number in range(100):
-            producer.send("orders", b"%d" % number, key=b"k").result(TIMEOUT_S)
+            producer.send("orders", b"%0500d" % number, key=b"k").result(TIMEOUT_S)  # lz4 packs it
     with Consumer(
         bootstrap_servers=servers, group_id="billing", auto_offset_reset="earliest"
     ) as consumer:
@@ -60,7 +60,7 @@ def produce_and_consume(servers: str) -> None:
             values.append(record.value)
             if len(values) == 100:
                 break
-    assert sorted(values, key=lambda v: int(v or b"")) == [b"%d" % n for n in range(100)]
+    assert sorted(values, key=lambda v: int(v or b"")) == [b"%0500d" % n for n in range(100)]
     with Admin(bootstrap_servers=servers) as admin:
         assert admin.list_group_offsets("billing")[TopicPartition("orders", 0)].offset == 100
 

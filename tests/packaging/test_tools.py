@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+
 from tests.pages import ROOT, tool
 
 
@@ -27,3 +30,19 @@ def test_the_page_of_dependencies_has_the_licences() -> None:
     listed = audit.LISTED.search(audit.PAGE.read_text())
     assert listed is not None
     assert "pyarrow" in listed[0]
+
+
+def test_the_page_of_dependencies_has_every_range() -> None:
+    """Name and range of each requirement of `pyproject.toml`, without those of Spark and the demo."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"]]
+    for extra in ("arrow", "oauth", "registry", "sql", "spark-protobuf", "testing", "console"):
+        wanted += extras[extra]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    for requirement in wanted:
+        found = re.match(r"([\w.-]+)(?:\[[\w,]+\])?([<>=].*)", requirement)
+        assert found is not None
+        name, bounds = found.groups()
+        assert any(name in row and bounds in row for row in rows), requirement
