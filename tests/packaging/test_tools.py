@@ -33,7 +33,7 @@ def test_the_page_of_dependencies_has_the_licences() -> None:
 
 
 def test_the_page_of_dependencies_has_every_range() -> None:
-    """Name and range of each requirement of `pyproject.toml`, without those of Spark and the demo."""
+    """Name and range of each requirement of `pyproject.toml`; Spark's and the demo's excepted."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"]]
