@@ -25,9 +25,9 @@ from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.partition_state import Item, OnFailure
 from kohort.processing.engine.state import Limits
 from kohort.processing.engine.tracker import PartitionTracker
-from kohort.processing.runtime import retry_topic_poller as gatekeeper
+from kohort.processing.runtime import retry_topic_poller as poller_module
 from kohort.processing.runtime import runner as shell
-from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
 from kohort.processing.runtime.transactor import Transactor
 from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
 from kohort.processing.workers.task_pool import run_async
@@ -207,10 +207,10 @@ class Port:
         raise AssertionError("nothing to scan")
 
 
-def test_the_gatekeeper_does_not_wait_for_what_is_no_longer_ours() -> None:
+def test_the_poller_does_not_wait_for_what_is_no_longer_ours() -> None:
     """A revoked retry topic is asked for no more; its old answer must not keep us awake."""
     now = 1_000_000
-    keeper = Gatekeeper({"retry_topic": 60_000}, 0, Port(), lambda: now, lambda ends: None)
+    keeper = RetryTopicPoller({"retry_topic": 60_000}, 0, Port(), lambda: now, lambda ends: None)
     assert keeper._ask({("retry_topic", 0): 0, ("retry_topic", 1): 0}) > 1_000
     now += 29_000
     assert keeper._ask({("retry_topic", 1): 0}) == 1_000
@@ -220,7 +220,9 @@ def test_the_gatekeeper_does_not_wait_for_what_is_no_longer_ours() -> None:
 
 def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
     """It was asked for a thousand times a second, since it has no due time to wait for."""
-    gate = Gatekeeper({"orders.billing.retry.0s": 0}, 0, Port(), lambda: 5_000, lambda ends: None)
+    gate = RetryTopicPoller(
+        {"orders.billing.retry.0s": 0}, 0, Port(), lambda: 5_000, lambda ends: None
+    )
     gate.watch({("orders.billing.retry.0s", 0): 0})
     assert gate._ask({("orders.billing.retry.0s", 0): 0}) == 1_000
 
@@ -228,7 +230,7 @@ def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks waits for the gate's thread, however late it comes to run."""
-    monkeypatch.setattr(gatekeeper, "DEPTH_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(poller_module, "DEPTH_WAIT_S", PATIENCE_S)
 
 
 def test_whoever_looks_at_the_depths_hears_what_is_so_now(patient: None) -> None:
@@ -240,7 +242,7 @@ def test_whoever_looks_at_the_depths_hears_what_is_so_now(patient: None) -> None
             return dict.fromkeys(wanted, latest[0])
 
     at = ("orders.billing.retry.1h", 0)
-    gate = Gatekeeper({at[0]: 3_600_000}, 0, Growing(), lambda: now[0], lambda ends: None)
+    gate = RetryTopicPoller({at[0]: 3_600_000}, 0, Growing(), lambda: now[0], lambda ends: None)
     gate.watch({at: 0})
     gate.start()
     try:
@@ -261,7 +263,7 @@ def test_the_depths_count_from_where_whoever_asks_has_read(patient: None) -> Non
             return dict.fromkeys(wanted, 4)
 
     at = ("orders.billing.retry.0s", 0)
-    gate = Gatekeeper({at[0]: 0}, 0, Full(), lambda: 1_000_000, lambda ends: None)
+    gate = RetryTopicPoller({at[0]: 0}, 0, Full(), lambda: 1_000_000, lambda ends: None)
     gate.watch({at: 2})
     gate.start()
     try:
@@ -281,7 +283,7 @@ def test_what_the_gate_asks_for_itself_makes_no_depth_young(patient: None) -> No
 
     entry, retry_topic = ("orders.billing.retry.0s", 0), ("orders.billing.retry.1h", 0)
     delays = {entry[0]: 0, retry_topic[0]: 3_600_000}
-    gate = Gatekeeper(delays, 0, Growing(), lambda: now[0], lambda ends: None)
+    gate = RetryTopicPoller(delays, 0, Growing(), lambda: now[0], lambda ends: None)
     gate.watch({entry: 0, retry_topic: 0})
     gate.start()
     try:
@@ -307,12 +309,12 @@ def test_a_cluster_that_does_not_answer_leaves_the_last_depths(
             return dict.fromkeys(wanted, 3)
 
     at = ("orders.billing.retry.1h", 0)
-    gate = Gatekeeper({at[0]: 3_600_000}, 0, Leaving(), lambda: now[0], lambda ends: None)
+    gate = RetryTopicPoller({at[0]: 3_600_000}, 0, Leaving(), lambda: now[0], lambda ends: None)
     gate.watch({at: 0})
     gate.start()
     try:
         with monkeypatch.context() as patient:
-            patient.setattr(gatekeeper, "DEPTH_WAIT_S", PATIENCE_S)
+            patient.setattr(poller_module, "DEPTH_WAIT_S", PATIENCE_S)
             assert gate.depths() == {at: (3, 3)}
         away[0] = True
         now[0] += 1_000

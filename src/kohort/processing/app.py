@@ -56,13 +56,13 @@ from kohort.processing.engine.health import AppHealth
 from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.partition_state import OnFailure, Route
 from kohort.processing.engine.state import REFUSED_AFTER_ALL, Limits
-from kohort.processing.runtime.client_settings import Way
+from kohort.processing.runtime.client_settings import ClientSettings
 from kohort.processing.runtime.exactly_once import Exactly
 from kohort.processing.runtime.exactly_once_runner import ExactRunner
 from kohort.processing.runtime.holding_checks import check_holding
 from kohort.processing.runtime.metrics import AppMetrics
 from kohort.processing.runtime.publishing import Publisher
-from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
 from kohort.processing.runtime.runner import Runner, Timing
 from kohort.processing.runtime.start_wait import STORE, TOPICS, StartWait
 from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind, serde_of
@@ -227,7 +227,9 @@ class App:
         self._remote = None if remote is None else checked_prefix(remote)
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
         configured = merged(client, settings)
-        self._way = Way.to(servers or "localhost:9092", group, self.exactly, configured)
+        self._client_settings = ClientSettings.of(
+            servers or "localhost:9092", group, self.exactly, configured
+        )
         waits = {STORE: parse_duration_ms(store_wait), TOPICS: parse_duration_ms(topic_wait)}
         self._waiting = StartWait(waits, lambda: self._stopped)
         self._setups: list[Callable[[SetupStore], None]] = []
@@ -418,7 +420,7 @@ class App:
             self._workers = dict.fromkeys(self._workers, workers)
         if drain is not None:
             self._timing = replace(self._timing, drain_ms=parse_duration_ms(drain))
-        self._way = self._way.override(bootstrap_servers, client)
+        self._client_settings = self._client_settings.override(bootstrap_servers, client)
 
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.
@@ -428,7 +430,7 @@ class App:
 
         Raises BrokerError for a source topic that does not exist.
         """
-        port = self._way.port()
+        port = self._client_settings.port()
         try:
             states = look_at_all(self._name, self.topics, port, bootstrap=self.servers)
             return states + look_for_left(self.topics, port.topics(), port)
@@ -457,7 +459,7 @@ class App:
             raise UsageError("the app is running already; start another process for more")
         given_up = 0
         try:
-            with contextlib.closing(self._way.port()) as port:
+            with contextlib.closing(self._client_settings.port()) as port:
                 if self._await_topics(port, on_trouble):
                     given_up = self._begin(port, signals, on_trouble)
         except KeyboardInterrupt:  # a Ctrl-C before the signal handlers
@@ -508,8 +510,8 @@ class App:
         routes = self._routes.values()
         with (
             self._lookups() as lookups,
-            self._way.consumer(routes) as consumer,
-            self._way.producer() as producer,
+            self._client_settings.consumer(routes) as consumer,
+            self._client_settings.producer() as producer,
         ):
             runner = self.exactly.runner(
                 routes,
@@ -525,15 +527,15 @@ class App:
                 runner.tells_group = self.exactly.store_url is not None
                 runner.transactor = self.exactly.transactor(
                     self.group,
-                    self._way.producing,
+                    self._client_settings.producing,
                     port,
                     producer,
                     counts,
                     ids,
-                    self._way.client.get("group_instance_id"),
+                    self._client_settings.client.get("group_instance_id"),
                 )
             publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
-            gatekeeper = Gatekeeper(
+            retry_poller = RetryTopicPoller(
                 runner.engine.delays_ms,
                 self._skew_ms,
                 port,
@@ -549,11 +551,11 @@ class App:
             if self._stopped:
                 return 0
             with self._signals() if signals else contextlib.nullcontext(), self._agent():
-                runner.run(publisher, gatekeeper)
+                runner.run(publisher, retry_poller)
             return runner.given_up
 
     def _agent(self) -> contextlib.AbstractContextManager[object]:
-        """What makes this app reachable from elsewhere, while inside; virtual time has nobody."""
+        """Serves remote commands while inside; with virtual time there are none."""
         if self._remote is None or completion.driven() is not None:
             return contextlib.nullcontext()
         return reachable(self, self._remote)
@@ -688,17 +690,17 @@ class App:
     @property
     def way(self) -> dict[str, Any]:
         """The way to the cluster: what every client of this app has of the configuration."""
-        return self._way.shared
+        return self._client_settings.shared
 
     @property
     def client(self) -> Mapping[str, Any]:
         """The consumer's configuration, as far as it was given."""
-        return self._way.client
+        return self._client_settings.client
 
     @property
     def servers(self) -> str:
         """Where the cluster is: host:port, separated by commas."""
-        return self._way.servers
+        return self._client_settings.servers
 
     def _lookups(self) -> contextlib.AbstractContextManager[ThreadLookups | None]:
         url = self.exactly.store_url

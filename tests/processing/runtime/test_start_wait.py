@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from kohort.processing import app as shell
 from kohort.processing.app import App
 from kohort.processing.runtime import exactly_once_runner as exact_runner
 from kohort.processing.runtime import start_wait
-from kohort.processing.runtime.client_settings import Way
+from kohort.processing.runtime.client_settings import ClientSettings
 from kohort.processing.runtime.start_wait import LONGEST_PAUSE_S, TOPICS, until_there
 from kohort.retry.store import Store, StoreBusyError
 from tests.patience import PATIENCE_S, until
@@ -232,7 +233,7 @@ def test_an_app_that_waits_for_its_topic_can_be_stopped(cluster) -> None:
 def test_ctrl_c_while_it_waits_for_its_topic(cluster, monkeypatch, signals) -> None:
     """It has begun nothing, so it ends at once; an app without signal handlers passes it on."""
 
-    def interrupted(*_: object, **__: object) -> bool:
+    def interrupted(*_: object, **__: Any) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(start_wait, "until_there", interrupted)
@@ -253,10 +254,10 @@ def test_ctrl_c_at_any_step_of_the_start(cluster, monkeypatch, signals, step) ->
     app = App("begun", bootstrap_servers=cluster.bootstrap)
     app.handler(topic)(lambda record: None)
 
-    def interrupted(*_: object, **__: object) -> None:
+    def interrupted(*_: object, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Way, step, interrupted)
+    monkeypatch.setattr(ClientSettings, step, interrupted)
     if signals:
         assert app.run().clean
         assert app.is_stopping

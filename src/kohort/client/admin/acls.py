@@ -61,12 +61,12 @@ class AdminAcls(AdminCalls):
         self._until(deadline_ms, attempt)
 
     def describe_acls(
-        self, filter_: AclFilter = EVERYTHING, *, timeout_s: float | None = None
+        self, acl_filter: AclFilter = EVERYTHING, *, timeout_s: float | None = None
     ) -> list[Acl]:
         """The entries that a filter meets; all of them without one. Raises BrokerError."""
-        arguments.one_of(filter_, AclFilter, "this call")
+        arguments.one_of(acl_filter, AclFilter, "this call")
         deadline_ms = self._deadline(timeout_s)
-        request = DescribeAclsRequest(**_fields(filter_))
+        request = DescribeAclsRequest(**_fields(acl_filter))
 
         def attempt() -> list[Acl]:
             answer = self._ask(DescribeAclsResponse, ANY, request, deadline_ms)
@@ -89,11 +89,11 @@ class AdminAcls(AdminCalls):
 
         return self._until(deadline_ms, attempt)
 
-    def delete_acls(self, filter_: AclFilter, *, timeout_s: float | None = None) -> list[Acl]:
+    def delete_acls(self, acl_filter: AclFilter, *, timeout_s: float | None = None) -> list[Acl]:
         """Remove the entries that a filter meets; those that were. Raises BrokerError."""
-        arguments.one_of(filter_, AclFilter, "this call")
+        arguments.one_of(acl_filter, AclFilter, "this call")
         deadline_ms = self._deadline(timeout_s)
-        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(filter_))])
+        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(acl_filter))])
 
         def attempt() -> list[Acl]:
             answer = self._on_controller(DeleteAclsResponse, request, deadline_ms)

@@ -1,4 +1,4 @@
-"""The way of an app to its cluster: with what configuration each of its clients is made.
+"""The client settings of an app: how its consumer, producers and administrator reach the cluster.
 
 Rules:
 - The settings are a consumer's. Those that the app decides itself (its group, its commits) are
@@ -31,7 +31,7 @@ _SHARED: Final = ("security_", "sasl_", "ssl_", "client_id", "request_timeout", 
 
 
 @dataclass(frozen=True)
-class Way:
+class ClientSettings:
     """The location of the cluster, and the client settings of one app.
 
     Args:
@@ -44,14 +44,16 @@ class Way:
     client: Mapping[str, Any]
 
     @classmethod
-    def to(cls, servers: str, group: str, exactly: Exactly, client: Mapping[str, Any]) -> Way:
-        """The way with this configuration. Raises ConfigError for what can never work."""
+    def of(
+        cls, servers: str, group: str, exactly: Exactly, client: Mapping[str, Any]
+    ) -> ClientSettings:
+        """Settings with this configuration. Raises ConfigError for what can never work."""
         return cls(group, servers, exactly, exactly.checked(_checked(client, group)))
 
-    def override(self, servers: str | None, client: Mapping[str, Any] | None) -> Way:
+    def override(self, servers: str | None, client: Mapping[str, Any] | None) -> ClientSettings:
         """The same with other servers, and with more configuration. Raises ConfigError."""
         if client:
-            return Way.to(
+            return ClientSettings.of(
                 servers or self.servers, self.group, self.exactly, {**self.client, **client}
             )
         return replace(self, servers=servers or self.servers)

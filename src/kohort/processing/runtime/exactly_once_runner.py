@@ -5,7 +5,7 @@ Rules:
 - A partition that is taken away is released only when its finished records are committed, or when
   the time for it is over: then its next owner repeats them, since nothing of it is visible.
 - The work of a member that its group has removed is given up at once: nothing of it can be
-  put through, since nobody comes back as who he was.
+  committed, since no member comes back under its old id.
 - With a store, the group's commits only tell of its progress; they decide nothing.
 
 Shell: threads, the clock.
@@ -23,7 +23,7 @@ from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPa
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine, Verdict
 from kohort.processing.runtime.publishing import Publisher
-from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
 from kohort.processing.runtime.runner import Runner, Start
 from kohort.processing.runtime.store_transactor import BY_STORE
 from kohort.processing.runtime.transactor import Broken, Judged, Transactor
@@ -55,7 +55,7 @@ class ExactRunner(Runner):
         assert isinstance(self.engine, ExactEngine), "made with one"
         return self.engine
 
-    def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
+    def run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         """As `Runner.run`."""
         self._tell_due_ms = 0
         self._in_hand: Batch | None = None
@@ -66,7 +66,7 @@ class ExactRunner(Runner):
         self._untold: dict[TopicPartition, OffsetAndMetadata] = {}
         self.transactor.start(self.tell)
         try:
-            super().run(publisher, gatekeeper)
+            super().run(publisher, retry_poller)
         finally:
             self.transactor.stop(self.timing.drain_ms / 1_000)
 
@@ -124,7 +124,7 @@ class ExactRunner(Runner):
         reported = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
         if not reported:
             self.trouble = f"a transaction did not go through: {verdict.error}"
-            log.warning("%s; it is tried again", self.trouble)
+            log.warning("%s; retrying", self.trouble)
             self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
         if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
             self._left_behind = self._in_hand_of
@@ -163,7 +163,7 @@ class ExactRunner(Runner):
                 if not self.exact.owes(mine):
                     return
                 if self._left_behind == self.consumer.group_metadata():
-                    log.warning("the group has gone on without this member: it gives all up")
+                    log.warning("the group has continued without this member: it gives all up")
                     return
                 if now_ms >= self._again_ms:
                     self._commit(now_ms)

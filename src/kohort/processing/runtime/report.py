@@ -20,7 +20,7 @@ from kohort.processing.engine.health import (
     reading,
     retries_in,
 )
-from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
 from kohort.processing.workers.worker_pools import Feed
 
 PAUSED = "paused by hand: nothing is begun until it is resumed"
@@ -33,12 +33,14 @@ class Reported(Protocol):
     consumer: Consumer
     feeds: dict[str, Feed]
     failure_log: FailureLog
-    gatekeeper: Gatekeeper | None
+    retry_poller: RetryTopicPoller | None
     is_paused: bool
     trouble: str
 
     @property
-    def now_ms(self) -> Callable[[], int]: ...
+    def now_ms(self) -> Callable[[], int]:
+        """The clock of the engine."""
+        ...
 
 
 class Report:
@@ -64,13 +66,13 @@ class Report:
         self, positions: Mapping[tuple[str, int], int] | None = None
     ) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each partition of a retry topic: records not read yet, and how many are due."""
-        gatekeeper = self._runner.gatekeeper
-        return {} if gatekeeper is None else gatekeeper.depths(positions)
+        retry_poller = self._runner.retry_poller
+        return {} if retry_poller is None else retry_poller.depths(positions)
 
     def oldest_failures(self) -> dict[str, int | None]:
         """When the oldest failure of each source topic that this member looks after failed."""
-        gatekeeper = self._runner.gatekeeper
-        return {} if gatekeeper is None else gatekeeper.oldest_failures()
+        retry_poller = self._runner.retry_poller
+        return {} if retry_poller is None else retry_poller.oldest_failures()
 
     def workers(self) -> dict[str, Workers]:
         """How busy each kind of workers is."""
@@ -89,7 +91,7 @@ class Report:
             examine(partition, now_ms, read.get(key, Reading()))
             for key, partition in sorted(dict(runner.engine.partitions).items())
         ]
-        next_due_ms = None if runner.gatekeeper is None else runner.gatekeeper.next_due_ms()
+        next_due_ms = None if runner.retry_poller is None else runner.retry_poller.next_due_ms()
         return AppHealth(
             group,
             True,

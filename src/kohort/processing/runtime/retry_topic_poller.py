@@ -53,7 +53,7 @@ class RetryTopicPort(OffsetPort, Protocol):
     def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]: ...
 
 
-class Gatekeeper:
+class RetryTopicPoller:
     """Asks for the retry topics of one program. Calls `opened` on its thread, with new ends only.
 
     For keys that are held it also reads retry topics to their end, before anything of them is due;
@@ -89,10 +89,10 @@ class Gatekeeper:
         self._new: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
         self._released: dict[TopicPartition, int] = {}
-        """Up to where due times no longer count, because somebody wants it tried now."""
+        """Up to where due times no longer count, because a retry was requested now."""
         self._releasing = False
         self._asked_ms = 0
-        """When all were asked for because somebody looked; some run out more often than that."""
+        """When all were last requested by `depths`; some run out more often than that."""
         self._ask_anew = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
@@ -277,20 +277,20 @@ class Gatekeeper:
     def _look(self) -> int:
         """Ask for everything once; how long to wait until the next time."""
         with self._changed:
-            anew = self._ask_anew
+            all_again = self._ask_anew
             if self._new:
                 self._gate.forget()
                 self._new.clear()
-            if anew:
+            if all_again:
                 self._gate.expire()
                 self._ask_anew = False
             starts = dict(self._starts)
-        wait_ms = self._ask(starts, anew=anew)
+        wait_ms = self._ask(starts, all_again=all_again)
         self._ask_failed()
         return wait_ms if self._scan_all() else min(wait_ms, PAUSE_AFTER_ERROR_MS)
 
-    def _ask(self, starts: dict[TopicPartition, int], *, anew: bool = False) -> int:
-        """Ask once, `anew`: for all of them; returns how long to wait until the next time."""
+    def _ask(self, starts: dict[TopicPartition, int], *, all_again: bool = False) -> int:
+        """Ask once; `all_again`: for all of them; returns how long to wait until the next time."""
         if not starts:
             return PAUSE_AFTER_ERROR_MS * 30
         now_ms = self._now_ms()
@@ -304,10 +304,10 @@ class Gatekeeper:
             return PAUSE_AFTER_ERROR_MS
         released: dict[TopicPartition, int] = {}
         with self._changed:
-            if anew:
+            if all_again:
                 self._asked_ms = now_ms
                 self._changed.notify_all()
-            if self._releasing and anew:
+            if self._releasing and all_again:
                 self._releasing = False
                 released = {
                     at: opened.latest

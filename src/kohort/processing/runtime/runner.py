@@ -1,8 +1,8 @@
 """The shell around the engine: one thread that polls, feeds workers, publishes and commits.
 
 Rules (W1):
-- One owner. Workers, the producer and the gatekeeper put what they have to say into one queue and
-  nudge the poll; nobody but this thread touches the engine.
+- One owner. Workers, the producer and the poller of retry topics put events into one queue and
+  nudge the poll; no other thread touches the engine.
 - Polling never stops while partitions are ours: what may not be read is paused or bounded instead.
 - Revoked: begin nothing more, let what is in flight end within `drain_ms`, commit, then give up.
   Lost: drop everything, commit nothing.
@@ -39,7 +39,7 @@ from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.tracker import Commit
 from kohort.processing.runtime.publishing import Published, Publisher
 from kohort.processing.runtime.report import Report
-from kohort.processing.runtime.retry_topic_poller import Gatekeeper, Released
+from kohort.processing.runtime.retry_topic_poller import Released, RetryTopicPoller
 from kohort.processing.runtime.unreadable_batches import PastDamage
 from kohort.processing.workers.worker_pools import QUEUED_PER_WORKER, Feed, Finished, Pool, Portions
 from kohort.records import Record
@@ -57,7 +57,7 @@ LAST_WAIT_S = 0.5
 
 @dataclass(frozen=True)
 class Opened:
-    """The gatekeeper's word: retry topics may be read up to here."""
+    """From the poller of retry topics: they may be read up to here."""
 
     ends: Mapping[tuple[str, int], int]
 
@@ -71,14 +71,14 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Paused:
-    """Somebody says that nothing more may be begun, or that it may again."""
+    """The app is paused: no record is begun; or resumed."""
 
     on: bool
 
 
 @dataclass(frozen=True)
 class Hurried:
-    """Nobody wants to wait any more."""
+    """The end does not wait for records in flight."""
 
 
 class Start(NamedTuple):
@@ -124,7 +124,7 @@ class Runner(RebalanceListener):
         self._inbox: SimpleQueue[object] = SimpleQueue()
         self.feeds = {p.name: Feed(p, Portions(p.workers)) for p in self.pools}
         self._publisher: Publisher | None = None
-        self.gatekeeper: Gatekeeper | None = None
+        self.retry_poller: RetryTopicPoller | None = None
         self._is_virtual = False
         """Time is virtual: it costs nothing to wait, and something to look in between."""
         self._epoch = 0
@@ -134,7 +134,7 @@ class Runner(RebalanceListener):
         self._progress_ms = 0
         self._stopping = self._hurried = self._is_over = self._is_broken = False
         self.is_paused = False
-        """By hand: nothing more is begun, until somebody says otherwise."""
+        """By hand: no record is begun until `pause(on=False)`."""
         self.trouble = ""
         """The part of the cluster that is unavailable at present, as text."""
         self.on_trouble: Callable[[str], None] | None = None
@@ -168,7 +168,7 @@ class Runner(RebalanceListener):
             self.consumer.nudge()
 
     def opened(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """What the gatekeeper reports."""
+        """The poller of retry topics reports new ends."""
         self.tell(Opened(ends))
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -191,20 +191,20 @@ class Runner(RebalanceListener):
 
     def retry_now(self) -> None:
         """Try at once what waits for its next try, here and in retry topics. Any thread."""
-        if self.gatekeeper is not None:
-            self.gatekeeper.release()
+        if self.retry_poller is not None:
+            self.retry_poller.release()
         self.tell(Released({}))
 
     # -- the owner -----------------------------------------------------------------------------
 
-    def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
+    def run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         """Work until `stop`. Raises what ends a worker, and what only the user can mend."""
-        self._publisher, self.gatekeeper = publisher, gatekeeper
+        self._publisher, self.retry_poller = publisher, retry_poller
         self._is_virtual = driven() is not None
         for pool in self.pools:
             pool.start(self.tell)
-        if gatekeeper is not None:
-            gatekeeper.start()
+        if retry_poller is not None:
+            retry_poller.start()
         self._progress_ms = self.now_ms()
         self._trouble_due_ms = self._progress_ms + LOOK_FOR_TROUBLE_MS  # connecting is no trouble
         try:
@@ -219,8 +219,8 @@ class Runner(RebalanceListener):
             raise
         finally:
             self._is_over = True
-            if gatekeeper is not None:
-                gatekeeper.stop()
+            if retry_poller is not None:
+                retry_poller.stop()
             for pool in self.pools:  # what is in flight has had its time
                 pool.stop(LAST_WAIT_S)
 
@@ -231,10 +231,10 @@ class Runner(RebalanceListener):
         self._feed(now_ms)
         self._publish()
         self._pause(now_ms)
-        if self.gatekeeper is not None:
+        if self.retry_poller is not None:
             for retry_topic, start, epoch in self.engine.scans():
-                self.gatekeeper.scan(retry_topic, start, epoch)
-            self.gatekeeper.attend()
+                self.retry_poller.scan(retry_topic, start, epoch)
+            self.retry_poller.attend()
         records = self._past_damage.poll(self._wait_s(now_ms))
         now_ms = self.now_ms()
         if records:
@@ -266,7 +266,7 @@ class Runner(RebalanceListener):
         else:
             longest_ms = now_ms + round(LONGEST_POLL_S * 1_000)
             until = min(self._commit_due_ms, longest_ms if due is None else min(due, longest_ms))
-        if self.gatekeeper is not None and (look_ms := self.gatekeeper.due_ms) is not None:
+        if self.retry_poller is not None and (look_ms := self.retry_poller.due_ms) is not None:
             until = min(until, look_ms)
         return max(0.0, (until - now_ms) / 1_000)
 
@@ -289,8 +289,8 @@ class Runner(RebalanceListener):
             position = positions.get(TopicPartition(*key))
             if position is not None and position > partition.tracker.next_fetch:
                 self.engine.polled(key, (), position, now_ms)
-        if self.gatekeeper is not None:
-            self.gatekeeper.moved(positions.items())
+        if self.retry_poller is not None:
+            self.retry_poller.moved(positions.items())
 
     def _hear(self, now_ms: int) -> None:
         """Handle all events from other threads."""
@@ -431,7 +431,7 @@ class Runner(RebalanceListener):
             self.engine.metadata_refused(commits)
             self._commit_due_ms = now_ms
         else:
-            log.warning("a commit failed: %s; it is made again", error)
+            log.warning("a commit failed: %s; it is repeated", error)
 
     # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
 
@@ -462,10 +462,10 @@ class Runner(RebalanceListener):
                 topic_id=self.topic_ids.get(tp.topic, ""),
                 now_ms=now_ms,
             )
-        if self.gatekeeper is not None:
-            self.gatekeeper.look_after(partitions)
+        if self.retry_poller is not None:
+            self.retry_poller.look_after(partitions)
             if retry_topics:
-                self.gatekeeper.watch(retry_topics)
+                self.retry_poller.watch(retry_topics)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions continue. A cluster that does not answer is asked until it does."""
@@ -492,7 +492,7 @@ class Runner(RebalanceListener):
         self._give_up(partitions)
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Somebody else may own them already: nothing is committed."""
+        """Another member may own them already: nothing is committed."""
         self._remove(partitions)
 
     def _give_up(self, partitions: Iterable[TopicPartition]) -> int:
@@ -545,8 +545,8 @@ class Runner(RebalanceListener):
         keys = list(partitions)
         self._past_damage.forget(keys)
         self.engine.removed(keys)
-        if self.gatekeeper is not None:
-            self.gatekeeper.forget(keys)
+        if self.retry_poller is not None:
+            self.retry_poller.forget(keys)
 
     def _end(self) -> None:
         """Everything is given up, on purpose."""
