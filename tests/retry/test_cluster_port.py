@@ -54,6 +54,31 @@ def test_settings_that_only_consumers_have() -> None:
             port.close()
 
 
+def test_markers_and_aborted_records_are_no_records() -> None:
+    """Two transactions: one record and its marker, then one that is aborted."""
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=2)
+        with Producer(bootstrap_servers=cluster.bootstrap, transactional_id="x") as producer:
+            producer.init_transactions()
+            for end in (producer.commit_transaction, producer.abort_transaction):
+                producer.begin_transaction()
+                producer.send("t", b"1", partition=0)
+                producer.flush()
+                end()
+        settings = {"bootstrap.servers": cluster.bootstrap, "isolation.level": "read_committed"}
+        port = ClusterPort(settings)
+        try:
+            until(lambda: port.latest([("t", 0)]) == {("t", 0): 4})
+            assert port.has_records({("t", 0): (0, 1)})
+            assert not port.has_records({("t", 0): (1, 2)})
+            assert not port.has_records({("t", 0): (1, 4)})
+            assert port.has_records({("t", 0): (0, 4), ("t", 1): (0, 0)})
+            port.delete_before({("t", 0): 2})
+            assert port.has_records({("t", 0): (1, 2)}), "what is gone is for its reader to report"
+        finally:
+            port.close()
+
+
 @pytest.mark.skipif(APACHE, reason="tells the broker to be silent")
 def test_closing_ends_what_another_thread_still_asks() -> None:
     """An app whose time is over does not wait for its thread of transactions, which may just ask

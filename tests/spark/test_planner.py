@@ -28,6 +28,7 @@ class FakePort:
     named: list[tuple[str, ...]] = field(default_factory=list)
     refuse: bool = False
     sizes: dict[str, float] = field(default_factory=dict)
+    markers: set[tuple[TopicPartition, int]] = field(default_factory=set)
 
     def topics(self, names: Collection[str] = ()) -> Mapping[str, TopicView]:
         self.asked.append("topics")
@@ -77,6 +78,10 @@ class FakePort:
     def record_bytes(self, at: TopicPartition, start: int, end: int) -> float | None:
         self.asked.append(f"bytes {at[0]}")
         return self.sizes.get(at[0])
+
+    def has_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        self.asked.append("records")
+        return any((at, o) not in self.markers for at, r in ranges.items() for o in range(*r))
 
     def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: self.group[at] for at in wanted if at in self.group}
@@ -399,3 +404,34 @@ def test_retry_topics_are_bounded_by_what_is_due() -> None:
 def test_no_topic_is_an_error_that_says_so() -> None:
     with pytest.raises(ConfigError, match="no topic t"):
         planner(FakePort({})).initial()
+
+
+def with_markers(port: FakePort, *places: TopicPartition) -> None:
+    for at in places:
+        port.markers.add((at, len(port.logs[at])))
+        port.logs[at].append(9)
+
+
+def test_markers_alone_make_no_batch() -> None:
+    """Else a pipeline that writes transactions to what it reads never comes to rest."""
+    port = FakePort({T0: [1], T1: [1]})
+    plan = planner(port, group_id="g")
+    start = plan.latest(plan.initial())
+    with_markers(port, T0, T1)
+    assert plan.latest(start) == start
+    assert plan.ends == start.next
+    before = port.asked.count("records")
+    assert plan.latest(start) == start
+    assert port.asked.count("records") == before, "each marker is looked at once"
+    assert port.group == {T0: 2, T1: 2}, "a group is not behind by markers"
+    with_markers(port, T1)
+    assert plan.latest(start) == start
+    port.logs[T0].append(10)
+    assert plan.latest(start).next == {T0: 3, T1: 3}
+
+
+def test_many_offsets_are_not_looked_at() -> None:
+    port = FakePort({T0: [1] * 5, T1: []})
+    plan = planner(port)
+    assert plan.latest(plan.initial()).next == {T0: 5, T1: 0}
+    assert "records" not in port.asked

@@ -31,6 +31,8 @@ class Stamped(NamedTuple):
 
 
 NOTHING: Final = Stamped(-1, -1)
+FEW_OFFSETS: Final = 4
+"""Of a partition: as many offsets may be markers alone."""
 
 
 class OffsetPort(Protocol):
@@ -42,6 +44,21 @@ class OffsetPort(Protocol):
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Stamped]: ...
     def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped: ...
+
+
+class RecordPort(Protocol):
+    """What is asked about a few offsets."""
+
+    def has_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool: ...
+
+
+def markers_alone(port: RecordPort, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+    """Whether transaction markers are all that there is in some ranges [start, end).
+
+    Long ranges are taken to hold records: a transaction writes one marker to a partition.
+    """
+    few = all(end - start <= FEW_OFFSETS for start, end in ranges.values())
+    return few and not port.has_records(ranges)
 
 
 def ask(

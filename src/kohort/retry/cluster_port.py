@@ -28,8 +28,10 @@ from kohort.errors import (
     BrokerError,
     ClosedError,
     ConcurrentUseError,
+    CorruptRecordError,
     ErrorCode,
     KafkaTimeoutError,
+    NoOffsetForPartitionError,
 )
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
@@ -178,6 +180,31 @@ class ClusterPort:
             consumer.assign([])
         sizes = [len(r.key or b"") + len(r.value or b"") for r in records]
         return sum(sizes) / len(sizes) if sizes else None
+
+    def has_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Whether there is a record in any of the ranges; markers and gaps are none.
+
+        Where records are damaged, gone or late, the answer is True: their reader has to see it.
+        """
+        consumer = self.asking
+        ends = {Partition(*at): end for at, (_, end) in ranges.items()}
+        consumer.assign(list(ends))
+        for at, (start, end) in ranges.items():
+            consumer.limit(Partition(*at), end)
+            consumer.seek(Partition(*at), start)
+        try:
+            left = list(ends)
+            while left:
+                unread = len(left)
+                records = consumer.poll(SCAN_POLL_S, max_records=1)
+                left = [tp for tp in left if consumer.position(tp) < ends[tp]]
+                if records or len(left) == unread:
+                    return True
+            return False
+        except (CorruptRecordError, NoOffsetForPartitionError):
+            return True
+        finally:
+            consumer.assign([])
 
     def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]:
         """Everything from an offset to the present end, page by page.

@@ -75,8 +75,9 @@ def pages_between(
         page = list(poll_past_damage(consumer, POLL_S, most))
         if page:
             yield page
-        silent = 0 if page else silent + 1
+        unread = len(left)
         left = [tp for tp in left if consumer.position(tp) < ends[tp]]
+        silent = 0 if page or len(left) < unread else silent + 1
         if left and silent > PATIENCE_POLLS:
             raise KafkaTimeoutError(
                 f"{left[0]} has records up to {ends[left[0]]}, but none came for half a minute "

@@ -150,6 +150,7 @@ def _polled(
         consumer.seek(tp, span.start)
     silent = 0
     while left:
+        unread = len(left)
         try:
             found = _next(consumer, left, poll)
         except CorruptRecordError as error:
@@ -158,7 +159,7 @@ def _polled(
             silent = 0
             yield skip(_past_damage(consumer, left, error))
         else:
-            silent = 0 if len(found) else silent + 1
+            silent = 0 if len(found) or len(left) < unread else silent + 1
             if len(found):
                 yield found
         if left and silent and silent % GONE_POLLS == 0:

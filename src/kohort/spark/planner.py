@@ -5,6 +5,8 @@ Rules (spec 6.7, D4):
   record of where a Python source began. What is not fixed by itself is fixed in the group.
 - `latest` never goes back, never runs ahead of what is due in a retry topic, and with AvailableNow
   never past the target of its first call. It is not asked when a batch is replayed.
+- Transaction markers alone make no batch. Where every partition has moved by a few offsets only,
+  the planner looks whether there is a record among them.
 - Records are lost when the log's start is past the wanted offset, or their topic was deleted, and
   only then. A topic that was created again is not the topic that was read.
 - A topic that the options name no longer keeps its offset and is not read; a deleted one is an
@@ -24,7 +26,7 @@ from typing import Final, Protocol
 
 from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
 from kohort.observe.spark_query import RUNS, QueryNote
-from kohort.retry.asking import OffsetPort, TopicView, ask
+from kohort.retry.asking import OffsetPort, RecordPort, TopicView, ask, markers_alone
 from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
 from kohort.setting_keys import nearest
@@ -50,7 +52,7 @@ ENDS_TIMEOUT_S: Final = 10.0
 _NAMES_RETRY_TOPICS: Final = re.compile("retry|dlt")
 
 
-class Port(OffsetPort, Protocol):
+class Port(OffsetPort, RecordPort, Protocol):
     """What the planner asks of a cluster. Every call raises a KohortError when it cannot answer."""
 
     def topics(self, names: Collection[str] = ()) -> Mapping[str, TopicView]: ...
@@ -96,6 +98,8 @@ class Planner:
         """Of a partition: an offset, and the timestamp of the first record from there."""
         self._sizes: dict[str, float] = {}
         self._sizes_at: dict[str, int] = {}
+        self._no_records_until: dict[TopicPartition, int] = {}
+        """Nothing but markers lies between a partition's position and this offset."""
         self.ends: dict[TopicPartition, int] = {}
 
     # Where it begins
@@ -208,7 +212,7 @@ class Planner:
         self._check_partitions(start.next)
         began, ids = dict(start.began), {**start.ids, **self._ids()}
         origin = self._still_read(start)
-        self._publish(origin)
+        self._publish({at: self._past_markers(at, o) for at, o in origin.items()})
         anew = renewed(start, ids)
         fresh = [at for at in self._partitions() if at not in start.next or at[0] in anew]
         if fresh:
@@ -219,9 +223,12 @@ class Planner:
             self._target = self._ends(origin)
             if start.initial:
                 self._check_begins_within(origin, self._target)
+        target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
+        if not self._has_records(origin, target):
+            self.ends.update(origin)
+            target = dict(origin)
         if self._made_anew(origin, self._target):
             return self._next(start, max_offsets)
-        target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
         if self._better_later(lag(origin, target)):
             return start
         end = self._admitted(origin, target, max_offsets)
@@ -232,6 +239,29 @@ class Planner:
             planned_ms = self._now_ms() if self._options.retry_delays_ms else 0
         return Position(offsets, began, ids, self._tasks, planned_ms)
 
+    def _past_markers(self, at: TopicPartition, offset: int) -> int:
+        return max(offset, self._no_records_until.get(at, offset))
+
+    def _has_records(
+        self, origin: Mapping[TopicPartition, int], target: Mapping[TopicPartition, int]
+    ) -> bool:
+        """False when partitions have moved by markers of transactions alone, or not at all.
+
+        A batch of markers would write markers itself, by the transaction of its outputs, and so on
+        for ever.
+        """
+        news = {
+            at: (start, target[at])
+            for at, o in origin.items()
+            if (start := self._past_markers(at, o)) < target[at]
+        }
+        if not news:
+            return False
+        if not markers_alone(self._port, news):
+            return True
+        self._no_records_until |= {at: end for at, (_, end) in news.items()}
+        return False
+
     def _made_anew(
         self, origin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> bool:
@@ -240,7 +270,11 @@ class Planner:
         The ids are asked for after the ends, so these are not of a topic that the plan does not
         know; while nothing moves, nothing is asked.
         """
-        moved = {at[0] for at, o in origin.items() if ends.get(at, o) != o}
+        moved = {
+            at[0]
+            for at, o in origin.items()
+            if ends.get(at, o) not in (o, self._past_markers(at, o))
+        }
         if not moved:
             return False
         ids = {name: view.topic_id for name, view in self._port.topics(sorted(moved)).items()}

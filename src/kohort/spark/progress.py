@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, Protocol
 
 from kohort.config import format_duration
-from kohort.retry.asking import TopicView
+from kohort.retry.asking import TopicView, markers_alone
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.dead_letters import FailedCopies
 from kohort.retry.effects import quote
@@ -100,6 +100,10 @@ def measure(
     ends = port.latest([*sources, *entries, *handed])
     starts = port.earliest(sources)
     fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}
+    begun = {at: fences.get(at, starts.get(at, 0)) for at in ends}
+    behind = {at: (begun[at], end) for at, end in ends.items() if begun[at] < end}
+    if behind and markers_alone(port, behind):  # no batch is made of them
+        ends |= {at: begun[at] for at in behind}
     counts = _counts(store, pipeline.name)
     return Progress(
         inputs=sum(ends[at] - starts[at] for at in sources),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kohort import Admin, Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort import Admin, Consumer, OffsetAndMetadata, Producer, RebalanceListener, TopicPartition
 from kohort.client.consumer import calls as consumer_calls
 from kohort.client.consumer import exchange as consumer_exchange
 from kohort.client.consumer.plan.positions import OffsetReset
@@ -324,6 +324,31 @@ def test_limit_bounds_what_is_read(world: World) -> None:
     assert consumer.poll(0.05) == []
     consumer.limit((topic, 0), None)
     assert take(consumer, 41) == values(range(9, 50))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_poll_does_not_wait_behind_the_markers_before_a_bound(world: World, arrow: bool) -> None:
+    """A range of markers alone is read at once: no record can come any more."""
+    topic = world.topic(2)
+    config = {"bootstrap_servers": world.cluster.bootstrap, "transactional_id": world.group()}
+    with Producer(**config) as producer:
+        producer.init_transactions()
+        for partitions in ([0], [0, 1]):
+            producer.begin_transaction()
+            for partition in partitions:
+                producer.send(topic, b"v", partition=partition)
+            producer.commit_transaction()
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 2))
+    consumer.seek((topic, 0), 1)
+    consumer.limit((topic, 0), 2)
+    consumer.seek((topic, 1), 1)
+    consumer.limit((topic, 1), 2)
+    while any(consumer.position((topic, p)) < 2 for p in (0, 1)):
+        assert not len(consumer.poll_arrow(1_000.0) if arrow else consumer.poll(1_000.0))
+    consumer.limit((topic, 0), None)
+    assert take(consumer, 1) == [b"v"]
 
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", 0), ("latest", 10)])

@@ -146,7 +146,7 @@ def test_what_brokers_refuse_is_named(cluster: Cluster, topic: str) -> None:
         with pytest.raises(BrokerError, match=r"transaction\.max\.timeout\.ms"):
             driver.init()
         with pytest.raises(BrokerError, match="create it before the query starts"):
-            driver.partition_count("absent")
+            driver.partition_counts(["absent"])
     with transaction(cluster, topic) as driver, SharedWriter(config) as writer:
         identity = driver.init()
         driver.add(identity, [(topic, 0)])

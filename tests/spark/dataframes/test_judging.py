@@ -10,7 +10,7 @@ from kohort.retry.copies import Attempt
 from kohort.retry.headers import Origin, RetryHeaders
 from kohort.retry.ledger import IN_BATCH, Counts, Place, RowState, Status
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.spark.dataframes.books import BatchRange, changes
+from kohort.spark.dataframes.books import BatchRange, books_of
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.judging import Failed, Judgement, Seen, judge, runnable
 
@@ -71,6 +71,16 @@ def test_the_verdict_of_the_earliest_step_counts() -> None:
 def test_a_step_that_only_others_read_loads_nothing() -> None:
     found = judge({("in", 0): 1}, [Seen("s", {AT: {0}}, [], False)], POLICIES, "stage")
     assert found.counts["in", 0] == Counts(read=1, filtered=1)
+    assert not found.filled
+
+
+def test_an_output_whose_rows_are_all_withheld_is_not_filled() -> None:
+    """Its topic stays out of the transaction, which would leave markers there."""
+    other = Seen("other", {}, [bad(own(0))], False)
+    step = Seen("s", {AT: {0}}, [], True)
+    assert judge({("in", 0): 1}, [other, step], POLICIES, "stage").filled == set()
+    step = Seen("s", {AT: {0, 1}}, [], True)
+    assert judge({("in", 0): 2}, [other, step], POLICIES, "stage").filled == {"s"}
 
 
 def test_rows_from_nowhere_are_refused() -> None:
@@ -105,7 +115,9 @@ def test_the_books_name_what_is_owed_and_close_what_was() -> None:
         {("in", 0): 0, ("in", 1): 2, (RETRY, 0): 5, (RETRY, 1): 0},
         {("in", 0): 4, ("in", 1): 3, (RETRY, 0): 6, (RETRY, 1): 0},
     )
-    found = changes("p", span, 77, SPEC, judgement, [again(9, at=5)])
+    books = books_of("p", span, 77, SPEC, judgement, [again(9, at=5)])
+    assert books.copy_topics == {RETRY, TOPICS.dead_letter}, "no other gets a marker"
+    found = books.changes
     assert [
         (c.fence.topic, c.fence.partition, c.fence.expected, c.fence.next_offset) for c in found
     ] == [("in", 0, 0, 4), ("in", 1, 2, 3), (RETRY, 0, 5, 6)]

@@ -249,6 +249,7 @@ class ConsumerBase(Observed):
         """Read this partition only below `end_offset` (None: without a bound).
 
         Nothing at or beyond the bound is fetched. Setting another one reads on from the position.
+        A poll that comes to the bound by transaction markers alone returns at once, empty.
         """
         with self._gate:
             self._calls.check()

@@ -107,7 +107,8 @@ class ConsumerCalls:
         core.cluster.events.emit(CallDone(call, core.loop.now_ms() - since_ms))
 
     def poll(self, take: Callable[[], T], timeout_s: float) -> Steps[T | None]:
-        """What `take` gives, as soon as it is something; None when the time is over.
+        """What `take` gives, as soon as it is something; None when the time is over, or when a
+        partition came to its bound by markers or gaps alone.
 
         Raises UsageError when there is nothing to read (spec 1.11).
         """
@@ -127,8 +128,8 @@ class ConsumerCalls:
                     self.after_take()
                     return records
                 self.after_take()
-                if self.nudged:
-                    self.nudged = False
+                if self.nudged or core.reader.reached_bound:
+                    self.nudged = core.reader.reached_bound = False
                     return None
                 if not (yield from self._wait(until_ms)):
                     self._raise_unreachable()

@@ -65,6 +65,8 @@ class FetchReader:
         self.consumed: dict[str, list[int]] = {}
         """By topic: records returned, and bytes of the sets that were read to the end, as
         received."""
+        self.reached_bound = False
+        """A position came to its bound without records, so there may be nothing to wait for."""
         self._drained_bytes = self._drained_sets = 0  # since the last report to the network thread
         self._positions = positions
         self._lock = lock
@@ -135,6 +137,8 @@ class FetchReader:
             if records:
                 position.timestamp_ms = records[-1].timestamp
                 self._count(position, len(records))
+            else:
+                self._check_bound(position)
             if out:
                 out.extend(records)
             else:
@@ -164,11 +168,15 @@ class FetchReader:
                 self._damaged(position, fetched, error)
                 continue
             epoch = chunk.leader_epoch
-            if self._moved(position, fetched, chunk.position, epoch) and piece is not None:
-                out.append(piece)
-                rows += piece.rows
-                size += piece.bytes
-                self._count(position, piece.rows)
+            if not self._moved(position, fetched, chunk.position, epoch):
+                continue
+            if piece is None:
+                self._check_bound(position)
+                continue
+            out.append(piece)
+            rows += piece.rows
+            size += piece.bytes
+            self._count(position, piece.rows)
         return out
 
     # -- for an iteration, which hands out one by one --------------------------------------------
@@ -342,6 +350,10 @@ class FetchReader:
         else:
             left = 0 if rest is None else len(rest)
             self._positions.resize_buffer(position, fetched.chunk.bytes + left)
+
+    def _check_bound(self, position: Position) -> None:
+        if position.end is not None and position.offset >= position.end:
+            self.reached_bound = True
 
     def _damaged(self, position: Position, fetched: Fetched, error: CorruptRecordError) -> None:
         """Fetch these records once more: they may have been damaged on their way.

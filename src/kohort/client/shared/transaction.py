@@ -20,7 +20,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kohort.client.admin.calls import AdminCalls
@@ -180,18 +180,20 @@ class SharedTransaction(AdminCalls):
             if p.committed_offset >= 0
         }
 
-    def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has. Raises BrokerError where there is no such topic."""
+    def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
+        """How many partitions each topic has. Raises BrokerError where there is no such topic."""
 
-        def attempt() -> int:
-            self._thread.call(self._cluster.watch_topics, {topic}).result()
+        def attempt() -> dict[str, int]:
+            self._thread.call(self._cluster.watch_topics, set(topics)).result()
             metadata = self._refresh(self._deadline(None))
-            if topic in metadata.errors or not metadata.partitions_of(topic):
-                code = metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                error = BrokerError(code, f"topic {topic!r}; create it before the query starts")
-                error.retriable = error.retriable and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise error
-            return len(metadata.partitions_of(topic))
+            for topic in topics:
+                if topic in metadata.errors or not metadata.partitions_of(topic):
+                    code = metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    error = BrokerError(code, f"topic {topic!r}; create it before the query starts")
+                    known = code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    error.retriable = error.retriable and known
+                    raise error
+            return {topic: len(metadata.partitions_of(topic)) for topic in topics}
 
         return self._again(attempt)
 

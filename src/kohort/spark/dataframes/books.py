@@ -28,29 +28,39 @@ class BatchRange:
     end: Mapping[TopicPartition, int]
 
 
+@dataclass(frozen=True)
+class Books:
+    """What a batch's transaction changes beside its rows, and the topics that copies go to."""
+
+    changes: list[Transaction]
+    copy_topics: frozenset[str] = frozenset()
+
+
 @dataclass
 class _Part:
     claims: list[Claim] = field(default_factory=list[Claim])
     rows: list[LedgerRow] = field(default_factory=list[LedgerRow])
 
 
-def changes(
+def books_of(
     pipeline: str,
     span: BatchRange,
     now_ms: int,
     spec: RetrySpec,
     judgement: Judgement,
     retried: Iterable[Attempt],
-) -> list[Transaction]:
-    """What the batch's transaction changes beside its rows.
+) -> Books:
+    """The books of a batch.
 
     Args:
         span: the batch's offsets.
         retried: the copies of retry topics that were run.
     """
     parts: dict[TopicPartition, _Part] = {}
+    topics: set[str] = set()
     for failed in judgement.failed.values():
-        _failed(parts.setdefault(failed.attempt.position[:2], _Part()), failed, spec, now_ms)
+        part = parts.setdefault(failed.attempt.position[:2], _Part())
+        topics.add(_failed(part, failed, spec, now_ms))
     for attempt in retried:
         if attempt.position in judgement.failed:
             continue
@@ -58,7 +68,7 @@ def changes(
         part = parts.setdefault(attempt.position[:2], _Part())
         part.claims += [entries.claim] if entries.claim else []
         part.rows += [entries.row] if entries.row else []
-    return [
+    changes = [
         Transaction(
             pipeline,
             FenceMove(*at, span.start.get(at, end), end),
@@ -70,9 +80,11 @@ def changes(
         for at, end in sorted(span.end.items())
         if end != span.start.get(at) or at in parts
     ]
+    return Books(changes, frozenset(topics))
 
 
-def _failed(part: _Part, failed: Failed, spec: RetrySpec, now_ms: int) -> None:
+def _failed(part: _Part, failed: Failed, spec: RetrySpec, now_ms: int) -> str:
+    """Book a failed input; returns the topic of its copy."""
     attempt = failed.attempt
     names = spec.topics[spec.base(attempt.position[0])]
     failure = failure_of(failed.permanent, failed.reason, failed.message)
@@ -82,6 +94,7 @@ def _failed(part: _Part, failed: Failed, spec: RetrySpec, now_ms: int) -> None:
     also = ledger.also_ended(attempt, step, now_ms)
     part.claims += [entries.claim] if entries.claim else []
     part.rows += [row for row in (also, entries.row) if row is not None]
+    return copy.topic
 
 
 def uncounted(failed: Failed) -> bool:

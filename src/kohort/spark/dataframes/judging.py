@@ -64,6 +64,7 @@ class Judgement:
         by_node: of them those whose verdict is the node's.
         withheld: by node, inputs whose rows pass there and are not loaded all the same.
         doubled: nodes where an input has several verdicts.
+        filled: nodes with rows that are loaded or handed on.
         loaded: offsets of inputs with at least one row that is loaded or handed on, by partition.
         counts: by partition of the topics as they were read.
     """
@@ -72,6 +73,7 @@ class Judgement:
     by_node: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     withheld: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     doubled: set[str] = field(default_factory=set[str])
+    filled: set[str] = field(default_factory=set[str])
     loaded: dict[TopicPartition, set[int]] = field(default_factory=dict[TopicPartition, set[int]])
     counts: dict[TopicPartition, Counts] = field(default_factory=dict[TopicPartition, Counts])
 
@@ -122,16 +124,24 @@ def judge(
                 found.failed[place] = failed
                 own.add(place)
     for node in nodes:
-        both = {place for place in found.failed if place[2] in node.passing.get(place[:2], ())}
-        if both:
-            found.withheld[node.node] = both
-        if node.fills:
-            for at, offsets in node.passing.items():
-                found.loaded.setdefault(at, set()).update(offsets)
+        _withhold(found, node)
     for topic, partition, offset in found.failed:
         found.loaded.get((topic, partition), set[int]()).discard(offset)
     _count(found, read, policies, stage)
     return found
+
+
+def _withhold(found: Judgement, node: Seen) -> None:
+    """Decide which passing rows of a node are loaded: none of an input that failed elsewhere."""
+    both = {place for place in found.failed if place[2] in node.passing.get(place[:2], ())}
+    if both:
+        found.withheld[node.node] = both
+    if not node.fills:
+        return
+    if sum(map(len, node.passing.values())) > len(both):
+        found.filled.add(node.node)
+    for at, offsets in node.passing.items():
+        found.loaded.setdefault(at, set()).update(offsets)
 
 
 def _count(

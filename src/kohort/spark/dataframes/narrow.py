@@ -205,6 +205,15 @@ class NarrowBatch:
 
         return build() if withheld else self._planned(("output", node, key), [node], build)
 
+    def is_filled(self, node: str) -> bool:
+        """Whether a node has rows that are loaded or handed on."""
+        return self.plan.rows(node) in self.judgement.filled
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether copies with bad headers go to the dead-letter topic."""
+        return bool(self._strangers)
+
     def failed_rows(self) -> DataFrame | None:
         """Hidden columns of every input that failed, once each; None when there is none."""
         parts: list[DataFrame] = []

@@ -22,10 +22,11 @@ from pyspark.sql import DataFrame
 
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.retry.cluster_port import now_ms
+from kohort.retry.policy import RetryTopics
 from kohort.retry.progress import LostRaceError
 from kohort.retry.store import ConstraintError, Cursor, Transaction
 from kohort.spark.dataframes.analysing import Analysis, call
-from kohort.spark.dataframes.books import BatchRange, changes
+from kohort.spark.dataframes.books import BatchRange, books_of
 from kohort.spark.dataframes.columns import as_records, handed_on, visible
 from kohort.spark.dataframes.failing import COPY_SCHEMA, RetrySpec, copies
 from kohort.spark.dataframes.graph import (
@@ -102,6 +103,8 @@ class _Prepared:
 
     tables: dict[str, DataFrame]
     topics: list[TopicPart]
+    written: set[str]
+    """The topics that get records; `topics` may name more."""
     changes: list[Transaction]
     close: Callable[[], None]
 
@@ -216,7 +219,7 @@ class StageFunction:
     ) -> None:
         prepared = self._prepared(frame, batch, database, verdicts)
         try:
-            transaction = self._begun(prepared.topics, settled)
+            transaction = self._begun(prepared.written, batch, settled)
             database.also = lambda cursor: self._record(cursor, database, batch, prepared.changes)
             tables = [
                 TablePart(m.output, _constant(prepared.tables[m.output.name]))
@@ -270,21 +273,20 @@ class StageFunction:
         work = self._narrow(frame, references, database, verdicts)
         try:
             work.compute()
-            books = changes(
-                self._setting.pipeline,
-                span,
-                now_ms,
-                self._setting.spec,
-                work.judgement,
-                work.retried,
+            spec = self._setting.spec
+            books = books_of(
+                self._setting.pipeline, span, now_ms, spec, work.judgement, work.retried
             )
-            topics = self._topic_parts(work.output)
+            topics = self._topic_parts(work.output, work.is_filled)
+            written = _names(topics)
             failed = work.failed_rows()
             if failed is not None:
-                made = failed.mapInArrow(copies(self._setting.spec, now_ms), COPY_SCHEMA)
+                made = failed.mapInArrow(copies(spec, now_ms), COPY_SCHEMA)
                 topics.append(self._copies(made))
+                written |= books.copy_topics
+                written.update(self._dead_letters() if work.has_strangers else ())
             tables = self._table_frames(work.output)
-            return _Prepared(tables, topics, books, work.close)
+            return _Prepared(tables, topics, written, books.changes, work.close)
         except BaseException:  # what was kept must not stay behind, whatever happened
             work.close()
             raise
@@ -314,10 +316,10 @@ class StageFunction:
 
             return plan.physical.frame(("output", name, key), present, build)
 
-        topics = self._topic_parts(output)
+        topics = self._topic_parts(output, lambda _: True)
         tables = self._table_frames(output)
-        books = changes(self._setting.pipeline, span, now_ms, self._setting.spec, Judgement(), ())
-        return _Prepared(tables, topics, books, release)
+        books = books_of(self._setting.pipeline, span, now_ms, self._setting.spec, Judgement(), ())
+        return _Prepared(tables, topics, _names(topics), books.changes, release)
 
     def _record(
         self, cursor: Cursor, database: BatchStore, batch: Batch, books: Sequence[Transaction]
@@ -348,16 +350,19 @@ class StageFunction:
             if isinstance(s.target, TableTarget)
         }
 
-    def _topic_parts(self, output: _Output) -> list[TopicPart]:
-        """The records of every topic that steps fill, and of the intermediate topics."""
+    def _topic_parts(self, output: _Output, is_filled: Callable[[str], bool]) -> list[TopicPart]:
+        """The records of every topic that steps fill, and of the intermediate topics.
+
+        A topic without records is left out: it would get the markers of the transaction.
+        """
         client = dict(self._setting.client)
         parts: list[TopicPart] = []
-        for step in self._topic_steps:
+        for step in filter(lambda step: is_filled(step.name), self._topic_steps):
             target = step.target
             assert isinstance(target, TopicTarget), "chosen so"
             rows = output(step.name, "topic", lambda f, key=target.key: as_records(f, key))
             parts.append(self._part(TopicOutput(target.topic, (), client, **target.options), rows))
-        for node in self._stage.hands_on:
+        for node in filter(is_filled, self._stage.hands_on):
             topic = intermediate_topic(self._setting.pipeline, node)
             written = TopicOutput(topic, (), client, compression=INTERMEDIATE_COMPRESSION)
             parts.append(self._part(written, output(node, "handed on", handed_on)))
@@ -368,9 +373,15 @@ class StageFunction:
         return self._part(TopicOutput(None, tuple(names), dict(self._setting.client)), rows)
 
     def _copy_topics(self) -> list[str]:
+        retries = [name for t in self._retry_topics() for name in t.delays_ms]
+        return [*retries, *self._dead_letters()]
+
+    def _dead_letters(self) -> list[str]:
+        return [t.dead_letter for t in self._retry_topics()]
+
+    def _retry_topics(self) -> list[RetryTopics]:
         bases = [self._graph.sources[n].topic for n in self._stage.reads]
-        topics = [self._setting.spec.topics[base] for base in bases]
-        return [name for t in topics for name in (*t.delays_ms, t.dead_letter)]
+        return [self._setting.spec.topics[base] for base in bases]
 
     def _part(self, output: TopicOutput, rows: DataFrame) -> TopicPart:
         return TopicPart(output, _constant(rows), self._setting.transaction_timeout_ms)
@@ -397,9 +408,9 @@ class StageFunction:
             self._database = database
         return self._database
 
-    def _begun(self, parts: Sequence[TopicPart], settled: bool) -> TopicTransaction | None:
+    def _begun(self, written: set[str], batch: Batch, settled: bool) -> TopicTransaction | None:
         """The Kafka transaction; None when there is nothing to write and none to settle."""
-        if not parts and settled:
+        if not written and settled:
             return None
         if self._transaction is None:
             self._transaction = TopicTransaction(
@@ -408,8 +419,9 @@ class StageFunction:
                 self._setting.transaction_timeout_ms,
                 self._setting.client,
             )
-        named = {name for part in parts for name in part.output.names}
-        self._transaction.narrow(named if settled else None)
+            if settled:
+                self._transaction.ensure_fence(batch)
+        self._transaction.narrow(written if settled else None)
         return self._transaction
 
     def _all_topics(self) -> list[str]:
@@ -458,6 +470,10 @@ class _Work:
     def run(self, identity: Identity | None) -> Written:
         """See `protocol.Work`."""
         return self._inner.run(identity)
+
+
+def _names(parts: Sequence[TopicPart]) -> set[str]:
+    return {name for part in parts for name in part.output.names}
 
 
 def _constant(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:

@@ -12,6 +12,7 @@ Rules (ADR 0019):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +41,7 @@ class TopicTransaction:
         self._transaction = SharedTransaction(name, timeout_ms, config)
         self._all = self._topics = sorted(topics)
         self.partitions: dict[str, int] = {}
-        """Partition count by topic, as the present transaction goes by it."""
+        """Partition count of every topic of the query, as the present transaction goes by it."""
 
     def narrow(self, topics: Iterable[str] | None) -> None:
         """Write only to these of the query's topics from the next epoch on; None: to all.
@@ -52,7 +53,7 @@ class TopicTransaction:
     def init(self) -> Identity:
         """A new epoch; whatever was open under an older one is aborted or completed."""
         identity = self._transaction.init()
-        self.partitions = {t: self._transaction.partition_count(t) for t in self._topics}
+        self.partitions = self._transaction.partition_counts(self._all)
         return identity
 
     def fence(self) -> Fence | None:
@@ -61,10 +62,23 @@ class TopicTransaction:
         last = max(found, key=lambda o: o.offset, default=None)
         return None if last is None else Fence(last.offset, last.metadata)
 
+    def ensure_fence(self, batch: Batch) -> None:
+        """Commit a fence of the batch before this one where the query has none.
+
+        Batches without records have no transaction, so the first one may come late. A missing fence
+        then means that the offsets of the group are gone.
+        """
+        if batch.batch_id == 0:
+            return
+        identity = self._transaction.init()
+        if self.fence() is None:
+            self.set_fence(identity, replace(batch, batch_id=batch.batch_id - 1))
+            self._transaction.end(identity, commit=True)
+
     def add(self, identity: Identity) -> None:
-        """Name every partition of every topic."""
+        """Name every partition of the topics that this batch writes."""
         self._transaction.add(
-            identity, [(t, p) for t, count in self.partitions.items() for p in range(count)]
+            identity, [(t, p) for t in self._topics for p in range(self.partitions[t])]
         )
 
     def write(
