@@ -41,6 +41,7 @@ def chromium() -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     driver.set_script_timeout(60)
+    driver.implicitly_wait(30)  # an element of the page that a click leads to
     try:
         yield Browser(driver)
     finally:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kohort import Admin, Producer, Temporary, TopicPartition
-from kohort.errors import UsageError
+from kohort import Admin, Consumer, Producer, Temporary, TopicPartition
+from kohort.client.consumer.health import ConsumerHealth, PartitionHealth
+from kohort.errors import ConfigError, UsageError
 from kohort.processing.app import App
-from kohort.remote import Action, RemoteControl, agent
+from kohort.remote import Action, RemoteControl, agent, publish
+from kohort.remote.consumers import look_at
 from tests.cli.conftest import Ran, Run
 from tests.cli.conftest import bare as bare
 from tests.cli.conftest import kohort as kohort
@@ -186,3 +189,47 @@ def test_a_cluster_that_refuses_harms_nothing_and_is_asked_again(
     assert fault.hits == 5
     warnings = [r for r in caplog.records if r.levelname == "WARNING" and "watched" in r.message]
     assert len(warnings) == 1
+
+
+def test_a_plain_consumer_is_seen_and_can_only_be_looked_at(kohort: Run, cluster: Cluster) -> None:
+    """Only the program that polls can pause or end it (issue 18, item 5)."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics(["watched"])
+    settings = {"bootstrap_servers": cluster.bootstrap, "group_id": "watchers"}
+    with Consumer(**settings, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["watched"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        with publish(consumer, "fleet") as agent:
+            status = ("app", "status", "watchers", "--remote", "fleet", "-o", "json")
+            ran = eventually(kohort, *status, until=told("watchers", "running"))
+            (found,) = ran.json["processes"]
+            assert (found["kind"], found["process"]) == ("consumer", agent.process)
+            assert found["actions"] == ["status"]
+            assert found["figures"]["partitions"] == 1
+            assert found["partitions"][0]["topic"] == "watched"
+            assert kohort("app", "pause", "watchers", "--remote", "fleet").code
+        gone = eventually(kohort, *status, until=lambda ran: ran.code == 3)
+        assert gone.json["processes"] == []
+
+
+def test_a_consumer_without_a_group_has_no_name_to_be_listed_under(cluster: Cluster) -> None:
+    with (
+        Consumer(bootstrap_servers=cluster.bootstrap) as consumer,
+        pytest.raises(ConfigError, match="group_id"),
+        publish(consumer),
+    ):
+        pass
+
+
+def test_a_paused_consumer_and_one_that_polls_too_seldom() -> None:
+    part = PartitionHealth(
+        TopicPartition("t", 0), "reads", 1, 1, 5, 3, None, 0, paused=True, why="paused"
+    )
+    free = replace(part, partition=TopicPartition("t", 1), paused=False, why="", lag=None)
+    health = ConsumerHealth("stable", 1, "joined", 1, 31_000, 0, 1 << 20, (free, part), ("alone",))
+    look = look_at(health)
+    assert (look.state, look.figures["lag"], look.figures["moving"]) == ("running", None, 1)
+    assert list(look.troubles) == ["poll() was called last 31 s ago", "alone"]
+    assert [row["partition"] for row in look.partitions] == [0, 1], "what does not move is first"
+    assert look_at(replace(health, partitions=(part,))).state == "paused"

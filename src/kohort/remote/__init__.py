@@ -1,6 +1,9 @@
 """Processes that publish their status to one topic and obey commands from another.
 
     app = App("billing", remote="kohort")            # writes kohort.status, reads kohort.commands
+    pipeline = Pipeline("loader", store=..., remote="kohort")
+    with Consumer(group_id="audit") as consumer, publish(consumer, "kohort"):
+        ...
 
     with RemoteControl("kohort", {"bootstrap_servers": "localhost:9092"}) as control:
         for process in control.processes():
@@ -11,6 +14,7 @@ Who may write to PREFIX.commands commands; who may read PREFIX.status looks. Top
 """
 
 from kohort.remote.agent import Agent
+from kohort.remote.consumers import publish
 from kohort.remote.control import RemoteControl
 from kohort.remote.messages import Action, Command, ProcessStatus, Result
 from kohort.remote.processes import Process, processes
@@ -24,4 +28,5 @@ __all__ = [
     "RemoteControl",
     "Result",
     "processes",
+    "publish",
 ]

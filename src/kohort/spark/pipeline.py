@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 from kohort.client.common.config import ConsumerConfig
 from kohort.config import parse_duration_ms, parse_size_bytes
 from kohort.errors import ConfigError
+from kohort.remote.topics import checked_prefix
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.registering import (
@@ -99,6 +100,8 @@ class Pipeline:
             What waits or has failed is always remembered.
         transaction_timeout: the longest that a micro-batch of DataFrames may take, at most the
             broker's transaction.max.timeout.ms.
+        remote: publish its progress to the topic REMOTE.status, and obey commands from
+            REMOTE.commands, while it runs; None for neither.
         client: more client settings as a mapping; dotted names are accepted. Records of aborted
             transactions are not read, unless `isolation.level` is `read_uncommitted`.
         settings: the same settings as keywords: `request_timeout_ms=10_000`. They win over
@@ -122,6 +125,7 @@ class Pipeline:
         clock_skew: str | int = "1s",
         ledger_retention: str | int = "7d",
         transaction_timeout: str | int = "5m",
+        remote: str | None = None,
         client: Mapping[str, Any] | None = None,
         **settings: Unpack[AppClientSettings],
     ) -> None:
@@ -144,6 +148,9 @@ class Pipeline:
         self.ledger_retention_ms = parse_duration_ms(ledger_retention)
         self.client = _as_text(merged(client, settings))
         self.transaction_timeout_ms = parse_duration_ms(transaction_timeout)
+        self.remote = None if remote is None else checked_prefix(remote)
+        self.stopping = False
+        """Whether `stop()` was called since the last run began."""
         self.graph = Graph()
         self.reached: Callable[[Step], None] = ignore
         """Called at each step of a batch's commit, for tests that end the driver there."""
@@ -535,8 +542,22 @@ class Pipeline:
 
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r}: one of {', '.join(MODES)}")
+        from kohort.spark.remote import reachable
+
+        self.stopping = False
         supervisor = Supervisor(self, spark, master, max_restarts)
-        return supervisor.run(mode, until, on_progress)
+        if self.remote is None:
+            return supervisor.run(mode, until, on_progress)
+        with reachable(self, self.remote, on_progress) as note:
+            return supervisor.run(mode, until, note)
+
+    def stop(self) -> None:
+        """End `run` soon. Any thread.
+
+        What the micro-batch at hand has not committed is read again by the next run: nothing is
+        lost or loaded twice.
+        """
+        self.stopping = True
 
 
 def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -86,6 +86,7 @@ class Runnable(Owner, Accountable, Protocol):
     skew_ms: int
     ledger_retention_ms: int
     replaying: bool
+    stopping: bool
 
     @property
     def topics(self) -> dict[str, RetryTopics]: ...
@@ -389,7 +390,8 @@ class Supervisor:
                 next_vacuum = now + VACUUM_S
                 self._vacuum(store)
                 self._purge(store, port)
-            if now >= next_measure or not running:
+            stopping = self._pipeline.stopping
+            if now >= next_measure or not running or stopping:
                 progress = measure(self._pipeline, store, port, self._handed_on)
                 spent = time.monotonic() - now
                 ending = mode == "until_idle" and complete and progress.ending
@@ -399,7 +401,7 @@ class Supervisor:
                 if on_progress is not None:
                     on_progress(progress)
                 idle = mode == "until_idle" and complete and progress.drained
-                if not running or (idle and all(map(waits, queries))):
+                if not running or stopping or (idle and all(map(waits, queries))):
                     return progress
             time.sleep(WATCH_S)
 

@@ -1,0 +1,94 @@
+"""A pipeline as remote processes are shown and commanded: its progress, and the command to drain.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kohort.remote.agent import Agent, Look
+from kohort.remote.messages import Action
+
+if TYPE_CHECKING:
+    from kohort.spark.progress import Progress
+
+KIND: Final = "pipeline"
+OnProgress = Callable[["Progress"], None]
+
+
+class Commanded(Protocol):
+    """The part of a `Pipeline` that others may look at and command."""
+
+    name: str
+    stopping: bool
+
+    @property
+    def client_config(self) -> dict[str, str]: ...
+    def stop(self) -> None: ...
+
+
+@contextmanager
+def reachable(
+    pipeline: Commanded, prefix: str, on_progress: OnProgress | None
+) -> Generator[OnProgress]:
+    """While inside, a pipeline publishes its progress and obeys commands.
+
+    Args:
+        pipeline: the one that runs.
+        prefix: of the topics PREFIX.status and PREFIX.commands.
+        on_progress: who else is told of its progress.
+
+    Returns:
+        What to call with each progress.
+    """
+    last: list[Progress] = []
+
+    def note(progress: Progress) -> None:
+        last[:] = [progress]
+        if on_progress is not None:
+            on_progress(progress)
+
+    def drain() -> str:
+        pipeline.stop()
+        return "draining: it ends; what its batch at hand has not committed is read again"
+
+    def status() -> str:
+        return str(last[0]) if last else "it has not measured its progress yet"
+
+    actions: dict[Action, Callable[[], str]] = {Action.STATUS: status, Action.DRAIN: drain}
+    agent = Agent(
+        prefix,
+        pipeline.client_config,
+        KIND,
+        pipeline.name,
+        lambda: look_at(pipeline, last[0] if last else None),
+        actions,
+    )
+    agent.start()
+    try:
+        yield note
+    finally:
+        agent.stop()
+
+
+def look_at(pipeline: Commanded, progress: Progress | None) -> Look:
+    """A pipeline at this instant; without a progress it is starting."""
+    if progress is None:
+        return Look("draining" if pipeline.stopping else "starting")
+    figures: dict[str, Any] = {
+        "inputs": progress.inputs,
+        "done": progress.done,
+        "lag": max(0, progress.inputs - progress.done),
+        "retries_waiting": progress.retrying,
+        "failed": progress.failed,
+        "retries": progress.retries,
+        "partitions": len(progress.next_offsets),
+    }
+    partitions = [
+        {"topic": topic, "partition": number, "state": "reads", "position": offset}
+        for (topic, number), offset in sorted(progress.next_offsets.items())
+    ]
+    return Look("draining" if pipeline.stopping else "running", figures, partitions)
