@@ -10,8 +10,8 @@ import pytest
 
 from kohort.errors import ConfigError
 from kohort.remote import Action, Process, RemoteControl
+from kohort.remote.pipelines import look_at
 from kohort.spark import Pipeline, Progress
-from kohort.spark.remote import look_at
 from tests.spark.test_pipeline import Job, Make, Send
 from tests.spark.test_pipeline import job as job
 

@@ -542,7 +542,7 @@ class Pipeline:
 
         if mode not in MODES:
             raise ConfigError(f"mode {mode!r}: one of {', '.join(MODES)}")
-        from kohort.spark.remote import reachable
+        from kohort.remote.pipelines import reachable
 
         self.stopping = False
         supervisor = Supervisor(self, spark, master, max_restarts)

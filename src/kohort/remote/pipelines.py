@@ -5,18 +5,34 @@ Shell: threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from kohort.remote.agent import Agent, Look
 from kohort.remote.messages import Action
 
-if TYPE_CHECKING:
-    from kohort.spark.progress import Progress
-
 KIND: Final = "pipeline"
-OnProgress = Callable[["Progress"], None]
+
+
+class Measured(Protocol):
+    """A pipeline's progress; `kohort.spark.Progress`."""
+
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def retrying(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]: ...
+
+
+P = TypeVar("P", bound=Measured)
 
 
 class Commanded(Protocol):
@@ -32,8 +48,8 @@ class Commanded(Protocol):
 
 @contextmanager
 def reachable(
-    pipeline: Commanded, prefix: str, on_progress: OnProgress | None
-) -> Generator[OnProgress]:
+    pipeline: Commanded, prefix: str, on_progress: Callable[[P], None] | None
+) -> Generator[Callable[[P], None]]:
     """While inside, a pipeline publishes its progress and obeys commands.
 
     Args:
@@ -44,9 +60,9 @@ def reachable(
     Returns:
         What to call with each progress.
     """
-    last: list[Progress] = []
+    last: list[P] = []
 
-    def note(progress: Progress) -> None:
+    def note(progress: P) -> None:
         last[:] = [progress]
         if on_progress is not None:
             on_progress(progress)
@@ -74,7 +90,7 @@ def reachable(
         agent.stop()
 
 
-def look_at(pipeline: Commanded, progress: Progress | None) -> Look:
+def look_at(pipeline: Commanded, progress: Measured | None) -> Look:
     """A pipeline at this instant; without a progress it is starting."""
     if progress is None:
         return Look("draining" if pipeline.stopping else "starting")
