@@ -266,7 +266,6 @@ LARGE_CLASSES = {
         "Topics": 14,  # the registry: each change durable before it is answered
     },
     "a shell: one method an event or a call that it passes to its pure part under the lock": {
-        "ClusterClient": 16,  # requests, connections and metadata of one client
         "ConsumerCalls": 15,  # the calls of `Consumer` and `AsyncConsumer`, written once
         "Loop": 19,  # an event loop: timers, calls and sockets share one turn
         "Transactional": 16,  # around `Transactions`

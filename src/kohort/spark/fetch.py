@@ -1,5 +1,5 @@
-"""What an executor does to read: fetch the ranges of one task, as Arrow batches for Spark or as
-records for the sink of a pipeline.
+"""An executor's reads: the ranges of one task, as Arrow batches for Spark, or as records for the
+sink of a pipeline.
 
 Shell: none of its own; the consumer's network thread does the work.
 
@@ -8,12 +8,12 @@ Rules (spec 6.1):
 - Nothing at or past a range's end is fetched. A range is done when its position has reached the
   end, so gaps of compaction and markers neither block nor end it early.
 - The order of records within a partition is kept; ranges of one task are read side by side.
-- A pipeline gets the bytes of a batch that nobody can read; for a query, which has no dead-letter
+- A pipeline gets the bytes of an unreadable batch; for a query, which has no dead-letter
   topic, it is an error.
 - Records that are gone are an error, or with failOnDataLoss=false skipped (the planner warns).
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def read_ranges(
 def read_records(
     options: SourceOptions, spans: Sequence[Range], most: int
 ) -> Iterator[Sequence[Fetched]]:
-    """All records of the ranges and what nobody can read, at most so many of one partition at a
+    """All records of the ranges and the unreadable batches, at most so many of one partition at a
     time.
     """
 
@@ -113,7 +113,7 @@ def _read(
     """What `poll` gives until the ranges are read.
 
     Args:
-        skip: what a batch that nobody can read becomes; None makes it an error.
+        skip: what an unreadable batch becomes; None makes it an error.
     """
     config = options.client
     kind = "consumer" if options.fail_on_data_loss else "lenient consumer"
@@ -194,9 +194,9 @@ def _next(
 def _past_damage(
     consumer: Consumer, left: dict[TopicPartition, Range], error: CorruptRecordError
 ) -> Unreadable:
-    """The part of a damaged batch within its range; reading goes on behind it.
+    """The part of a damaged batch within its range; reading continues behind it.
 
-    Raises the error where nobody knows what is behind the damage.
+    Raises the error where the end of the damage is unknown.
     """
     found = Unreadable.of(error)
     span = left.get(TopicPartition(found.topic, found.partition)) if found else None
@@ -232,9 +232,9 @@ def _without_deleted(
         if options.fail_on_data_loss:
             raise DataLossError(
                 f"topic {names} was deleted while it was read. Take it out of the query's topics, "
-                "or say failOnDataLoss=false to go on without it"
+                "or say failOnDataLoss=false to continue without it"
             )
-        log.warning("topic %s was deleted while it was read; going on without it", names)
+        log.warning("topic %s was deleted while it was read; continuing without it", names)
     return kept
 
 
@@ -269,7 +269,7 @@ def _consumer(config: dict[str, str], fail_on_data_loss: bool) -> Consumer:
 
 
 def _apart(spans: Sequence[Range]) -> list[list[Range]]:
-    """Groups in which each partition stands once: a consumer has one position a partition."""
+    """Groups that contain each partition once: a consumer has one position for each partition."""
     groups: list[dict[tuple[str, int], Range]] = []
     for span in spans:
         at = (span.topic, span.partition)

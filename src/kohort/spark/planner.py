@@ -1,4 +1,4 @@
-"""What the driver decides on every trigger: how far to read next. Pure but for its port.
+"""The driver's decision on every trigger: how far to read next. Pure but for its port.
 
 Rules (spec 6.7, D4):
 - `initial` gives the same answer whenever it is asked: Spark asks it several times, and keeps no
@@ -46,9 +46,9 @@ from kohort.spark.options import EARLIEST, GROUP, LATEST, SourceOptions, Times
 log = logging.getLogger("kohort.spark")
 METADATA_MAX_AGE_MS: Final = 10_000
 SIZES_MAX_AGE_MS: Final = 60_000
-"""For so long a topic's records are taken to be as large as those that were looked at."""
+"""How long the size of a topic's sampled records is used."""
 ENDS_TIMEOUT_S: Final = 10.0
-"""After so long without an answer the plan looks whether a topic was deleted."""
+"""After this long without an answer the plan checks whether a topic was deleted."""
 _NAMES_RETRY_TOPICS: Final = re.compile("retry|dlt")
 
 
@@ -213,8 +213,8 @@ class Planner:
         began, ids = dict(start.began), {**start.ids, **self._ids()}
         origin = self._still_read(start)
         self._publish({at: self._past_markers(at, o) for at, o in origin.items()})
-        anew = renewed(start, ids)
-        fresh = [at for at in self._partitions() if at not in start.next or at[0] in anew]
+        recreated = renewed(start, ids)
+        fresh = [at for at in self._partitions() if at not in start.next or at[0] in recreated]
         if fresh:
             for at, offset in self._port.earliest(fresh).items():
                 began[at] = origin[at] = offset
@@ -364,14 +364,14 @@ class Planner:
         return False
 
     def _still_read(self, start: Position) -> dict[TopicPartition, int]:
-        """The part of a position that this query goes on reading.
+        """The part of a position that this query continues to read.
 
-        The rest keeps its offset: what is read again later goes on where it was left.
+        The rest keeps its offset: a partition that is read again later continues there.
         """
         lenient = not self._options.fail_on_data_loss
         if not lenient:
             check_renewed(start, self._ids())
-        anew = renewed(start, self._ids())
+        recreated = renewed(start, self._ids())
         there = set(self._partitions())
         rest = [at for at in start.next if at not in there]
         self._note(
@@ -381,11 +381,12 @@ class Planner:
         gone = [at for at in rest if self._subscribed(at)]
         if gone and not lenient:
             raise self._gone(gone)
-        self._note("deleted; going on without", gone)
+        self._note("deleted; continuing without", gone)
         self._note(
-            "deleted and created again; read from the beginning", [a for a in there if a[0] in anew]
+            "deleted and created again; read from the beginning",
+            [a for a in there if a[0] in recreated],
         )
-        return {at: o for at, o in start.next.items() if at in there and at[0] not in anew}
+        return {at: o for at, o in start.next.items() if at in there and at[0] not in recreated}
 
     def _subscribed(self, at: TopicPartition) -> bool:
         options = self._options
@@ -398,7 +399,7 @@ class Planner:
     def _gone(self, gone: Iterable[TopicPartition]) -> DataLossError:
         return DataLossError(
             f"{_listed(gone)}: the topic was deleted while this query read it. Take it out of the "
-            "query's topics, or say failOnDataLoss=false to go on without it"
+            "query's topics, or say failOnDataLoss=false to continue without it"
         )
 
     def _note(self, what: str, partitions: Iterable[TopicPartition]) -> None:
@@ -440,7 +441,7 @@ class Planner:
         gone = [s for s in spans if not self._exists(s)]
         if gone and self._options.fail_on_data_loss:
             raise self._gone((s.topic, s.partition) for s in gone)
-        self._note("deleted; going on without", [(s.topic, s.partition) for s in gone])
+        self._note("deleted; continuing without", [(s.topic, s.partition) for s in gone])
         return [s for s in spans if s not in gone]
 
     def _exists(self, span: Range) -> bool:
@@ -518,7 +519,7 @@ class Planner:
             raise ConfigError(
                 f"there is no topic {topic}, or this user may not see it (it needs DESCRIBE); "
                 f"{f'did you mean {near!r}? Else ' if near else ''}create it first (kohort topic "
-                "create), or ask whoever keeps the cluster for the right"
+                "create), or ask the cluster's administrator for the right"
             )
 
     def _check_partitions(self, known: Collection[TopicPartition]) -> None:
@@ -547,7 +548,7 @@ class Planner:
         what = self._options.pattern or ", ".join(self._options.topics)
         return (
             f"there is no topic {what}, or this user may not see it (it needs DESCRIBE); create it "
-            "first (kohort topic create), or ask whoever keeps the cluster for the right"
+            "first (kohort topic create), or ask the cluster's administrator for the right"
         )
 
     def _check_begins_within(
@@ -582,8 +583,8 @@ class Planner:
                 f"{start}: retention, or they were deleted)"
             )
             if self._options.fail_on_data_loss:
-                raise DataLossError(f"{text}. To go on without them, say failOnDataLoss=false")
-            log.warning("%s; going on without them", text)
+                raise DataLossError(f"{text}. To continue without them, say failOnDataLoss=false")
+            log.warning("%s; continuing without them", text)
 
 
 def times_of(wanted: Sequence[TopicPartition], times: Times) -> dict[TopicPartition, int]:

@@ -1,4 +1,4 @@
-"""How far a pipeline is, and whether everything adds up: by store and topics, never in passing.
+"""The progress of a pipeline, and its reconciliation: computed from store and topics.
 
 Rules (spec 6.3, README point 6):
 - Failures are counted by the ledger; copies in topics are not counted, since orphans and duplicates
@@ -56,7 +56,7 @@ class Accountable(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a pipeline stands now.
+    """The progress of a pipeline now.
 
     Attributes:
         inputs: records in the source topics.

@@ -145,7 +145,7 @@ def test_a_node_that_is_not_known_fails_at_once(broker, client):
     c = client(broker.address)
     with pytest.raises(ConnectionFailedError, match="node 7"):
         c.ask(7, BEAT)
-    c.do(c.cluster.learn_node, Node(7, "127.0.0.1", broker.port))
+    c.do(c.cluster.connections.learn, Node(7, "127.0.0.1", broker.port))
     broker.answers["HeartbeatRequest"] = lambda r, call: HeartbeatResponse()
     assert c.ask(7, BEAT) == HeartbeatResponse()
 
@@ -183,8 +183,8 @@ def test_lanes_have_connections_of_their_own(broker, client):
     broker.answers["HeartbeatRequest"] = lambda r, call: (
         None if r.group_id == "held" else HeartbeatResponse()
     )
-    c.start(0, HeartbeatRequest(group_id="held"), lane="fetch")
-    assert c.ask(0, BEAT, lane="group") == HeartbeatResponse()
+    c.start(0, HeartbeatRequest(group_id="held"), kind="fetch")
+    assert c.ask(0, BEAT, kind="group") == HeartbeatResponse()
     assert len(broker.connections) == 3
 
 
@@ -362,7 +362,7 @@ def test_idle_connections_are_closed_and_come_back(broker, client):
     broker.answers["HeartbeatRequest"] = lambda r, call: HeartbeatResponse()
     c = client(broker.address, connections_max_idle_ms=30)
     c.ask(ANY, BEAT)
-    while c.do(lambda: any(p.state.value != "idle" for p in c.cluster._peers.values())):
+    while c.do(lambda: any(p.state.value != "idle" for p in c.cluster.connections._peers.values())):
         pass
     c.ask(ANY, BEAT)
 

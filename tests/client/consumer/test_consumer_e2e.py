@@ -32,6 +32,7 @@ from kohort.errors import (
 from kohort.testing import VirtualClock
 from tests.client.consumer_world import World, take, until, values
 from tests.clusters import APACHE, Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 
@@ -61,8 +62,8 @@ def test_smallest_consumer(world: World) -> None:
         assert len(records) <= 500
         for record in records:
             assert record.topic == topic
-            assert record.timestamp == int(record.value)
-            seen.setdefault(record.partition, []).append(int(record.value))
+            assert record.timestamp == int(known(record.value))
+            seen.setdefault(record.partition, []).append(int(known(record.value)))
     assert seen == {p: list(range(p, 1_200, 4)) for p in range(4)}
     assert consumer.assignment() == frozenset(parts(topic, 4))
     assert consumer.subscription() == {topic}
@@ -273,8 +274,8 @@ def test_offsets_by_time(world: World) -> None:
     assert consumer.beginning_offsets(tps) == dict.fromkeys(tps, 0)
     assert consumer.end_offsets(tps) == dict.fromkeys(tps, 10)
     found = consumer.offsets_for_times({tps[0]: 15, tps[1]: 16, tps[2]: 1_000})
-    assert (found[tps[0]].offset, found[tps[0]].timestamp_ms) == (5, 15)
-    assert (found[tps[1]].offset, found[tps[1]].timestamp_ms) == (5, 16)
+    assert (known(found[tps[0]]).offset, known(found[tps[0]]).timestamp_ms) == (5, 15)
+    assert (known(found[tps[1]]).offset, known(found[tps[1]]).timestamp_ms) == (5, 16)
     assert found[tps[2]] is None
     assert consumer.end_offsets([]) == {}
     missing = TopicPartition("no-such-topic-here", 0)
@@ -407,9 +408,9 @@ def test_commit_and_resume_elsewhere(world: World) -> None:
     take(consumer, 4)
     consumer.commit()
     tp = TopicPartition(topic, 0)
-    assert consumer.committed([tp])[tp].offset == 4
+    assert known(consumer.committed([tp])[tp]).offset == 4
     consumer.commit({tp: OffsetAndMetadata(6, "note")})
-    assert consumer.committed([tp])[tp][:2] == (6, "note")
+    assert known(consumer.committed([tp])[tp])[:2] == (6, "note")
     consumer.commit({tp: 5})
     consumer.close()
     other = world.consumer(group_id=group)
@@ -440,7 +441,7 @@ def test_async_commits_keep_their_order(world: World) -> None:
     until(lambda: len(told) == 50, consumer)
     assert told == list(range(1, 51))
     assert threads == {threading.get_ident()}
-    assert consumer.committed([tp])[tp].offset == 50
+    assert known(consumer.committed([tp])[tp]).offset == 50
 
 
 def test_auto_commit_covers_what_the_previous_poll_returned(world: World) -> None:

@@ -402,6 +402,9 @@ def test_what_an_error_means(code: int) -> None:
 class Cluster:
     """What a `Transactional` needs of a cluster in these tests."""
 
+    def __init__(self) -> None:
+        self.connections = self
+
     def uniform(self) -> float:
         return 0.5
 

@@ -19,6 +19,7 @@ from kohort.client.shared.writer import SharedWriter, WriteQueue
 from kohort.errors import BrokerError, RecordTooLargeError
 from kohort.records import BatchBuilder, Compression, read_batch_header
 from kohort.testing import Cluster
+from tests.known import known
 
 numbers = count()
 
@@ -204,7 +205,7 @@ def test_a_partition_has_one_batch_under_way_and_sequences_go_on() -> None:
 
     def sequence() -> tuple[int, int, int]:
         header = read_batch_header(bytes(queue.take(at)), 0)
-        return header.producer_id, header.producer_epoch, header.base_sequence
+        return known(header).producer_id, known(header).producer_epoch, known(header).base_sequence
 
     assert sequence() == (7, 3, 0)
     assert queue.ready() == [other]
@@ -222,4 +223,4 @@ def test_a_partition_has_one_batch_under_way_and_sequences_go_on() -> None:
     assert queue.bytes == 0
     assert queue.records == {at: 5, other: 1}
     taken = read_batch_header(bytes(following.take(at)), 0)
-    assert taken.base_sequence == 12, "behind what another writer of this epoch has written"
+    assert known(taken).base_sequence == 12, "behind what another writer of this epoch has written"

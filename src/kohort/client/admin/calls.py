@@ -210,7 +210,7 @@ class AdminCalls(Observed):
         coordinator = coordinator_in(answer, group_id)
         if isinstance(coordinator, BrokerError):
             raise coordinator
-        self._thread.call(self._cluster.learn_node, coordinator).result()
+        self._thread.call(self._cluster.connections.learn, coordinator).result()
         return coordinator
 
     def _on_coordinator(

@@ -324,7 +324,7 @@ class AdminCluster(AdminCalls):
         )
         if isinstance(coordinator, BrokerError):
             raise coordinator
-        self._thread.call(self._cluster.learn_node, coordinator).result()
+        self._thread.call(self._cluster.connections.learn, coordinator).result()
         answer = self._ask(
             DescribeTransactionsResponse,
             coordinator.node_id,

@@ -2,7 +2,7 @@
 
 Rules:
 - Lives on the network thread; every method is called there (`NetworkThread.call`).
-- A connection for each node and lane, so that a heartbeat never waits behind a fetch. Connections
+- A connection for each node and kind, so that a heartbeat never waits behind a fetch. Connections
   open when they are first needed and come back after a back-off.
 - A request to `ANY` goes to the broker that is least busy; while it has not been sent it moves on
   when that broker cannot be reached, until its deadline. A request to a node fails with the node.
@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from kohort.client.cluster.connection import Lane, Peer, PeerState
+from kohort.client.cluster.connection import ConnectionKind, Peer
+from kohort.client.cluster.connections import Connections
 from kohort.client.cluster.credentials import Credentials
 from kohort.client.cluster.damaged_answers import DamagedAnswers
 from kohort.client.cluster.in_flight import Build, Done, PendingRequest
@@ -51,18 +52,10 @@ from kohort.wire import Message, response_class
 from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
 from kohort.wire.messages.metadata_response import MetadataResponse
 
-__all__ = ["ALL", "ANY", "ClusterClient", "Lane", "Versioned"]
+__all__ = ["ALL", "ANY", "ClusterClient", "ConnectionKind", "Versioned"]
 
 ANY: Final = -1_000_000
 """The target of a request that any broker can answer."""
-
-_SILENT: Final = {
-    PeerState.CONNECTING: "no answer to connecting yet; is a firewall in between?",
-    PeerState.NEGOTIATING: "connected, but it does not answer as a Kafka broker does",
-    PeerState.AUTHENTICATING: "connected, but the login is not answered",
-}
-_WANTED: Final = frozenset({PeerState.BACKING_OFF, *_SILENT})
-_FIRST_BOOTSTRAP: Final = -2  # bootstrap addresses are nodes -2, -3, ... until ids are known
 
 
 class Versioned:
@@ -83,7 +76,7 @@ Refreshed = Callable[[ClusterMetadata | KohortError], object]
 
 
 class _Waiter(NamedTuple):
-    """Somebody who called `refresh`: served by the answer to request `number` or a later one."""
+    """A caller of `refresh`: served by the answer to request `number` or a later one."""
 
     number: int
     done: Refreshed
@@ -108,7 +101,13 @@ class ClusterClient:
         self.damaged = DamagedAnswers()
         """Answers that could not be decoded."""
         self.config = config
-        self._credentials = Credentials(config) if credentials is None else credentials
+        self.connections = Connections(
+            loop,
+            self,
+            config,
+            uniform,
+            Credentials(config) if credentials is None else credentials,
+        )
         self.refusal: AuthenticationError | None = None
         """Why this client may not talk to the cluster."""
         self.refused: Callable[[AuthenticationError], object] = lambda error: None
@@ -126,12 +125,6 @@ class ClusterClient:
         self._warned_down = False
         self.uniform = uniform
         """The chance of everything that jitters here and in what is built on it."""
-        self._peers: dict[tuple[int, Lane], Peer] = {}
-        self._bootstrap = {
-            _FIRST_BOOTSTRAP - n: Node(_FIRST_BOOTSTRAP - n, host, port)
-            for n, (host, port) in enumerate(config.addresses)
-        }
-        self._learned: dict[int, Node] = {}
         self._listeners: list[MetadataListener] = []
         self._waiters: list[_Waiter] = []
         self._schedule = MetadataSchedule(
@@ -149,7 +142,7 @@ class ClusterClient:
         done: Done,
         *,
         timeout_ms: int | None = None,
-        lane: Lane = "general",
+        kind: ConnectionKind = "general",
         answered: bool = True,
     ) -> None:
         """Send to node `target` or to `ANY`; `done` receives the answer or a KohortError.
@@ -178,10 +171,10 @@ class ClusterClient:
             at_most=at_most,
             routed=target == ANY,
         )
-        self._route(target, pending, lane)
+        self._route(target, pending, kind)
 
-    def _route(self, target: int, pending: PendingRequest, lane: Lane) -> None:
-        peer = self._any_peer(lane) if target == ANY else self._peer(target, lane)
+    def _route(self, target: int, pending: PendingRequest, kind: ConnectionKind) -> None:
+        peer = self.connections.any(kind) if target == ANY else self.connections.get(target, kind)
         if peer is None:
             error = ConnectionFailedError(
                 f"node {target} is not in the cluster now; its address is not known"
@@ -193,65 +186,6 @@ class ClusterClient:
             peer.send(pending)
         except UsageError as error:
             self.loop.call_soon(pending.done, error)
-
-    def node(self, node_id: int) -> Node | None:
-        """The address of a node, from metadata or learned otherwise."""
-        return self.metadata.nodes.get(node_id) or self._learned.get(node_id)
-
-    def feature(self, node_id: int, name: str) -> int:
-        """The level of a feature, as the node reported it on connecting; 0 when it did not."""
-        levels = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
-        return max(levels, default=0)
-
-    def local_directory(self, node_id: int, lane: Lane) -> str | None:
-        """Where the broker at the other end of this connection lets its files be read."""
-        peer = self._peers.get((node_id, lane))
-        return None if peer is None else peer.local_directory
-
-    def learn_node(self, node: Node) -> None:
-        """Remember an address that an answer named (FindCoordinator), until metadata has it."""
-        self._learned[node.node_id] = node
-        self._drop_moved()
-
-    def _peer(self, node_id: int, lane: Lane) -> Peer | None:
-        peer = self._peers.get((node_id, lane))
-        if peer is None:
-            node = self._bootstrap.get(node_id) or self.node(node_id)
-            if node is None:
-                return None
-            address = (node.host, node.port)
-            name = f"{node.host}:{node.port}" if node_id in self._bootstrap else str(node)
-            peer = Peer(
-                self.loop,
-                self,
-                self.config,
-                node_id,
-                address,
-                name,
-                lane,
-                self.uniform,
-                self._credentials,
-            )
-            self._peers[node_id, lane] = peer
-        return peer
-
-    def _any_peer(self, lane: Lane) -> Peer:
-        """The least busy open connection, else the most promising address."""
-        nodes = list(self.metadata.nodes) or list(self._bootstrap)
-        peers = [peer for n in nodes if (peer := self._peer(n, lane)) is not None]
-        if all(peer.failures for peer in peers):
-            # KIP-1102: every known broker is gone, so begin with the bootstrap addresses again.
-            peers += [peer for n in self._bootstrap if (peer := self._peer(n, lane)) is not None]
-        return min(peers, key=self._cost)
-
-    def _cost(self, peer: Peer) -> tuple[int, float, float]:
-        if peer.state is PeerState.READY:
-            return (0, len(peer.pipeline), self.uniform())
-        if peer.state in _SILENT:
-            return (1, peer.failures, self.uniform())
-        if peer.state is PeerState.IDLE:
-            return (2, peer.failures, self.uniform())
-        return (3, peer.retry_at_ms, self.uniform())
 
     def requests_failed(
         self, peer: Peer, requests: list[PendingRequest], error: KohortError
@@ -278,7 +212,7 @@ class ClusterClient:
 
     def _note_down(self, now_ms: int) -> None:
         """A connection has failed: say so once, when none has been open for a while."""
-        if not self.is_cut_off or self.warn is None:
+        if not self.connections.is_cut_off or self.warn is None:
             return
         if self._down_since_ms is None:
             self._down_since_ms = now_ms
@@ -309,15 +243,11 @@ class ClusterClient:
         if self.refusal is not None:
             request.done(self.refusal)
             return
-        self._route(ANY, request, failed.lane)
+        self._route(ANY, request, failed.kind)
 
     def unreachable(self) -> ConnectionFailedError:
         """No broker answered: every address that was tried, and why it failed."""
-        tried: dict[str, object] = {
-            f"{peer.address[0]}:{peer.address[1]}": peer.last_error or _SILENT[peer.state]
-            for peer in list(self._peers.values())  # asked from users' threads, too
-            if peer.last_error is not None or peer.state in _SILENT
-        }
+        tried = self.connections.errors()
         causes = "; ".join(f"{address} ({error})" for address, error in tried.items())
         if not causes and self.metadata_error is not None:
             causes = str(self.metadata_error)
@@ -325,17 +255,6 @@ class ClusterClient:
             f"no broker could be reached: {causes or 'none answered in time'}. Check "
             f"bootstrap_servers={','.join(self.config.bootstrap_servers)} and that it runs"
         )
-
-    @property
-    def is_cut_off(self) -> bool:
-        """True while connections are wanted and none is open. May be asked from any thread."""
-        states = {peer.state for peer in list(self._peers.values())}
-        return PeerState.READY not in states and bool(states & _WANTED)
-
-    def can_reach(self, node_id: int) -> bool:
-        """False while a node is connected to in vain. May be asked from any thread."""
-        states = {peer.state for (node, _), peer in list(self._peers.items()) if node == node_id}
-        return not states or bool(states - _WANTED)
 
     # -- metadata
 
@@ -431,7 +350,7 @@ class ClusterClient:
             fresh = merge(self.metadata, answer)
             news = fresh.topics != self.metadata.topics or fresh.nodes != self.metadata.nodes
             self._schedule.answered(is_complete(fresh), now_ms, news=news)
-            self._learned = {n: node for n, node in self._learned.items() if n not in fresh.nodes}
+            self.connections.forget_learned(fresh.nodes)
             self.metadata_error = None
             self._note_up()
             self._publish(fresh)
@@ -457,35 +376,9 @@ class ClusterClient:
         if fresh is self.metadata:
             return
         self.metadata = fresh
-        self._adopt_bootstrap()
-        self._drop_moved()
+        self.connections.follow(fresh.nodes)
         for listener in self._listeners:
             self.loop.call_soon(listener, fresh)
-
-    def _adopt_bootstrap(self) -> None:
-        """The nodes are known now: a connection to a bootstrap address becomes its node's."""
-        by_address = {(node.host, node.port): node for node in self.metadata.nodes.values()}
-        for (node_id, lane), peer in list(self._peers.items()):
-            node = by_address.get(peer.address) if node_id in self._bootstrap else None
-            if node is not None and (node.node_id, lane) not in self._peers:
-                del self._peers[node_id, lane]
-                peer.name = str(node)
-                self._peers[node.node_id, lane] = peer
-            elif node_id in self._bootstrap and not len(peer.pipeline):
-                del self._peers[node_id, lane]
-                peer.close(ClosedError("the cluster's own addresses are known now"))
-
-    def _drop_moved(self) -> None:
-        """Close the connections of nodes that listen elsewhere now."""
-        for (node_id, lane), peer in list(self._peers.items()):
-            if node_id in self._bootstrap:
-                continue
-            node = self.node(node_id)
-            if node is None and len(peer.pipeline):
-                continue  # let it finish or fail by itself
-            if node is None or (node.host, node.port) != peer.address:
-                del self._peers[node_id, lane]
-                peer.close(ConnectionFailedError(f"{peer.name} is no longer at that address"))
 
     def _refresh_too_late(self, done: Refreshed) -> None:
         self._waiters = [waiter for waiter in self._waiters if waiter.done is not done]
@@ -501,13 +394,11 @@ class ClusterClient:
         if self._timer is not None:
             self._timer.cancel()
         error = ClosedError("the client was closed")
-        for peer in self._peers.values():
-            peer.close(error)
+        self.connections.close(error)
         for waiter in self._waiters:
             waiter.timer.cancel()
             self.loop.call_soon(waiter.done, error)
         self._waiters.clear()
-        self._peers.clear()
 
 
 _UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,7 +1,7 @@
-"""One broker on one lane: a connection that comes back, its handshake, its requests.
+"""A connection to a broker that comes back: its handshake, its requests.
 
 Rules:
-- States: IDLE (no connection, nobody needs one), CONNECTING (TLS included), NEGOTIATING
+- States: IDLE (no connection, none needed), CONNECTING (TLS included), NEGOTIATING
   (ApiVersions is asked), AUTHENTICATING (where SASL is used), READY, BACKING_OFF (the last try
   failed; the next one comes by itself when something waits).
 - Every new connection negotiates versions again: the broker may have been upgraded meanwhile.
@@ -57,7 +57,7 @@ from kohort.wire import (
 from kohort.wire.api_versions import decode_api_versions
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 
-Lane = Literal["general", "fetch", "fetch-2", "fetch-3", "group", "produce"]
+ConnectionKind = Literal["general", "fetch", "fetch-2", "fetch-3", "group", "produce"]
 """Requests that may have to wait have connections apart from those that must not wait."""
 
 
@@ -97,7 +97,7 @@ class PeerOwner(Protocol):
 
 
 class Peer:
-    """A broker's address on one lane."""
+    """A broker's address, and the connection of one kind to it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Peer:
         node_id: int,
         address: tuple[str, int],
         name: str,
-        lane: Lane,
+        kind: ConnectionKind,
         uniform: Callable[[], float],
         credentials: Credentials,
     ) -> None:
@@ -118,7 +118,7 @@ class Peer:
         self._config = config
         self.node_id = node_id
         self.address = address
-        self.lane: Lane = lane
+        self.kind: ConnectionKind = kind
         self.name = name
         """How errors call it, for example `broker 1 (localhost:9092)`."""
         self.state = PeerState.IDLE

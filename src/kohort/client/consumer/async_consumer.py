@@ -28,7 +28,12 @@ from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
-from kohort.client.common.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kohort.client.common.types import (
+    ByPartition,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from kohort.client.consumer.base import (
     ARROW_COLUMNS,
     DEFAULT_ARROW_ROWS,
@@ -47,7 +52,7 @@ Partition = TopicPartition | tuple[str, int]
 
 
 class AsyncBell:
-    """Wakes one waiting task from any thread. A ring that nobody waits for is kept, once."""
+    """Wakes one waiting task from any thread. A ring without a waiter is kept, once."""
 
     def __init__(self) -> None:
         self._rung = False
@@ -63,7 +68,7 @@ class AsyncBell:
         try:
             loop.call_soon_threadsafe(_wake, future)
         except RuntimeError:
-            return  # the task's loop is closed: nobody waits any more
+            return  # the task's loop is closed: there is no waiter
 
     async def wait(self, timeout_s: float) -> None:
         """Return when it rings, at the latest after the time."""
@@ -247,7 +252,7 @@ class AsyncConsumer(ConsumerBase):
         return await self._sentinel(partitions, LATEST, timeout)
 
     async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout: float | None = None
+        self, times: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (ms since 1970) in each partition; None if none."""
         with self._gate:

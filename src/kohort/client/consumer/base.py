@@ -17,7 +17,7 @@ from kohort.client.common import arguments as arguments
 from kohort.client.common.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
-from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.client.common.types import ByPartition, GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.plan.commit_queue import NOBODY
 from kohort.client.consumer.plan.subscription import (
     SubscriptionPattern,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DEFAULT_ARROW_ROWS = 65_536
 ENOUGH_ROWS = 8_192
 ARROW_COLUMNS = COLUMN_NAMES
-Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+Offsets = ByPartition[OffsetAndMetadata | int]
 
 
 class Gate:
@@ -92,7 +92,7 @@ class ConsumerBase(Observed):
     ) -> None:
         """`me` names the thread or task that calls; `notify`, from any thread, wakes it.
 
-        `notify` must not refer to this object, or nobody would notice that it was dropped.
+        `notify` must not refer to this object, or it would never be found to be dropped.
         """
         # What a consumer works with is imported with the first one, not with its class.
         from kohort.client.cluster.client import ClusterClient
@@ -274,7 +274,7 @@ class ConsumerBase(Observed):
             return position.lag(committed_only=self.config.isolation_level == "read_committed")
 
     def resets(self) -> list[OffsetReset]:
-        """Every move of a position that nobody asked for, with its cause (the last thousand)."""
+        """Every reset of a position that was not requested, with its cause (the last thousand)."""
         with self._core.lock:
             return list(self._core.positions.resets)
 
@@ -373,7 +373,7 @@ class ConsumerBase(Observed):
             return self.config.default_api_timeout_ms
         return round(arguments.seconds(timeout, call) * 1_000)
 
-    def _times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _times(self, times: ByPartition[int]) -> dict[TopicPartition, int]:
         call = "offsets_for_times"
         return {
             tp: arguments.whole_number(at, f"{call}(): the time of {tp} in ms", -(1 << 63))

@@ -160,7 +160,7 @@ class ConsumerCalls:
         """Report once that all brokers are gone, and that they are back. Reading continues by
         itself."""
         core, now_ms = self.core, self.core.loop.now_ms()
-        if not core.cluster.is_cut_off:
+        if not core.cluster.connections.is_cut_off:
             if self._warned_unreachable:
                 warn("the cluster can be reached again")
             self._warned_unreachable, self._cut_off_ms = False, None
@@ -196,7 +196,7 @@ class ConsumerCalls:
             finished = core.fatal is None  # else no poll may pass this by
             return True
         finally:
-            # Whatever ended this, a wakeup or a cancel too: the next call handles the rest.
+            # After any end, a wakeup or a cancel too, the next call handles the rest.
             if not finished:
                 core.inbox.attention = True
 
@@ -403,7 +403,7 @@ class ConsumerCalls:
                 yield from self._run_steps(until_ms)
                 left = yield from self._gone(until_ms)
             yield from self._end_sessions(until_ms)
-        except GeneratorExit:  # nobody carries out any more what is to be done: nothing can be
+        except GeneratorExit:  # no caller is left to carry out the rest: nothing can be
             raise
         except BaseException as error:  # a listener's, or a cancel: the end comes first
             failure = error

@@ -158,7 +158,7 @@ class Commits:
                     assert session is not None, "only a group's queue commits"
                     coordinator = session.coordinator
                     assert coordinator is not None, "commits are planned for a known coordinator"
-                    owner.exchange.commit(effect, coordinator, session.free_lane)
+                    owner.exchange.commit(effect, coordinator, session.free_connection)
                 case CommitDone():
                     self._done(effect)
                 case CoordinatorLost():

@@ -30,7 +30,12 @@ from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
-from kohort.client.common.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kohort.client.common.types import (
+    ByPartition,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from kohort.client.consumer.base import (
     ARROW_COLUMNS,
     DEFAULT_ARROW_ROWS,
@@ -176,7 +181,7 @@ class Consumer(ConsumerBase):
         """Commit and wait until the coordinator has it; without offsets all that was handed out.
 
         An offset is that of the next record to read. CommitFailedError when the partitions belong
-        to somebody else by now, KafkaTimeoutError when the time (default
+        to another member by now, KafkaTimeoutError when the time (default
         `default_api_timeout_ms`) is over.
         """
         with self._gate:
@@ -223,7 +228,7 @@ class Consumer(ConsumerBase):
         return self._sentinel(partitions, LATEST, timeout)
 
     def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout: float | None = None
+        self, times: ByPartition[int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after a time (ms since 1970) in each partition; None if none."""
         with self._gate:

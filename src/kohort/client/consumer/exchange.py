@@ -3,9 +3,9 @@
 Rules:
 - Lives on the network thread. Every request carries its token back, with the answer in the core's
   terms or with the error that came instead.
-- Fetches of one node go over two connections, so that a long poll holds nobody back (and a third
-  one where both of them wait for nothing but partitions that had been read up); what goes to
-  the coordinator has its own (spec 1.3: a heartbeat never waits behind a fetch).
+- Fetches of one node go over two connections, so that a long poll delays no other fetch (and
+  a third one where both of them wait for partitions that were read to their end). The
+  coordinator has a connection of its own (spec 1.3: a heartbeat never waits behind a fetch).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from kohort.client.cluster.client import ClusterClient, Lane, Versioned
+from kohort.client.cluster.client import ClusterClient, ConnectionKind, Versioned
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer import requests
@@ -36,7 +36,7 @@ from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
 
-FETCH_LANES: tuple[Lane, Lane, Lane] = ("fetch", "fetch-2", "fetch-3")
+FETCH_KINDS: tuple[ConnectionKind, ConnectionKind, ConnectionKind] = ("fetch", "fetch-2", "fetch-3")
 """The last one is the planner's `SPARE`."""
 LAST_FETCH_BY_NAME = 12
 LOCAL_READS_FROM = 12  # tagged fields
@@ -167,14 +167,14 @@ class Exchange:
             Versioned(FetchRequest, build, at_most=LAST_FETCH_BY_NAME if ids.lacking else None),
             done,
             timeout_ms=order.max_wait_ms + self._config.request_timeout_ms,
-            lane=FETCH_LANES[order.lane],
+            kind=FETCH_KINDS[order.lane],
         )
 
     def _directory(self, order: FetchOrder, version: int) -> LocalDirectory | None:
         """Where this order's answer may leave its records (ADR 0015); asked when it is sent."""
         if not self._config.local_reads or version < LOCAL_READS_FROM:
             return None
-        path = self._cluster.local_directory(order.node, FETCH_LANES[order.lane])
+        path = self._cluster.connections.local_directory(order.node, FETCH_KINDS[order.lane])
         return self._local.usable(path, self._cluster.loop.now_ms())
 
     def end_sessions(self, on_done: Callable[[KohortError | None], None]) -> None:
@@ -185,7 +185,11 @@ class Exchange:
         self._ended = True
         self._local.close()
         open_ids = {place: session.end() for place, session in self._sessions.items()}
-        left = [at for at, known in open_ids.items() if known and self._cluster.can_reach(at[0])]
+        left = [
+            at
+            for at, known in open_ids.items()
+            if known and self._cluster.connections.can_reach(at[0])
+        ]
         if not left:
             on_done(None)
         for node, lane in list(left):
@@ -200,7 +204,7 @@ class Exchange:
                 requests.end_of_fetches(open_ids[node, lane]),
                 done,
                 timeout_ms=SESSIONS_END_MS,
-                lane="general" if (node, lane) in self._fetching else FETCH_LANES[lane],
+                kind="general" if (node, lane) in self._fetching else FETCH_KINDS[lane],
             )
 
     def ask(self, question: Question, coordinator: int | None, asker: Identity) -> None:
@@ -252,8 +256,8 @@ class Exchange:
             coordinator, send.tps, asker, lambda answer: self.answers.looked_up(send.token, answer)
         )
 
-    def commit(self, send: CommitSend, coordinator: int, lane: Lane = "group") -> None:
-        """Send an OffsetCommit; `lane` is the coordinator's connection that is free."""
+    def commit(self, send: CommitSend, coordinator: int, kind: ConnectionKind = "group") -> None:
+        """Send an OffsetCommit; `kind` is the coordinator's connection that is free."""
         ids = self._ids(send.offsets)
 
         def done(answer: Message | KohortError) -> None:
@@ -272,7 +276,7 @@ class Exchange:
                 at_most=LAST_OFFSETS_BY_NAME if ids.lacking else None,
             ),
             done,
-            lane=lane,
+            kind=kind,
         )
 
     def _offset_fetch(
@@ -302,7 +306,7 @@ class Exchange:
                 at_most=LAST_OFFSETS_BY_NAME if ids.lacking else None,
             ),
             done,
-            lane="group",
+            kind="group",
         )
 
     def _ids(self, tps: Iterable[TopicPartition]) -> _TopicIds:

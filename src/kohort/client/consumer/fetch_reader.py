@@ -3,7 +3,7 @@
 Rules:
 - Data is decoded here, when it is asked for, and never before: what is buffered stays as compact as
   it came.
-- A position moves exactly when its records are handed out, or past what nobody can see (C3, CL3).
+- A position moves exactly when its records are handed out, or past invisible records (C3, CL3).
 - Data whose partition has been revoked, seeked or stopped since is dropped; a paused partition's
   stays (spec 4.4, C10).
 - Partitions are served in the order in which their data came, each to the end of its data.
@@ -12,7 +12,7 @@ Rules:
 - A damaged record set is fetched once more before its partition stops (F6); others are read on.
 - A record set read to its end is given back before its last records are handed out, so that the
   next one is on its way while the caller works (spec 4.2).
-- An iteration that nobody ended is ended by the collector, on any thread and inside any lock:
+- An iteration that was not closed is closed by the collector, on any thread and inside any lock:
   `end_piece` waits for no lock. What it could not do the next call does.
 
 Shell: threads.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from kohort.client.cluster.client import ANY, ClusterClient, Lane
+from kohort.client.cluster.client import ANY, ClusterClient, ConnectionKind
 from kohort.client.cluster.find_coordinator import coordinator_in, find_coordinator
 from kohort.client.cluster.metadata import ClusterMetadata
 from kohort.client.cluster.refusal_log import Refusals
@@ -98,8 +98,8 @@ class GroupSession:
         self.last_identity = NOBODY
         """Who commits with a transaction: a member that is none any more stays who it was.
 
-        So it is refused (KIP-447). As nobody it would be taken: a TxnOffsetCommit that names nobody
-        is let through by every group, since producers before KIP-447 name nobody.
+        So it is refused (KIP-447). Without a member it would be accepted: every group accepts a
+        TxnOffsetCommit that names no member, since producers before KIP-447 name none.
         """
         self._topic_names = TopicNames(cluster, config, self._named)
 
@@ -116,7 +116,7 @@ class GroupSession:
         return Identity(member.generation, member.member_id, self._config.group_instance_id)
 
     @property
-    def free_lane(self) -> Lane:
+    def free_connection(self) -> ConnectionKind:
         """The connection to the coordinator on which no join or sync waits for other members.
 
         They may wait for as long as the session of a member that died. A leave, or the last commit
@@ -182,7 +182,7 @@ class GroupSession:
 
     @property
     def overdue(self) -> bool:
-        """True when the member has left because nobody polled; the next poll brings it back."""
+        """True when the member has left for lack of polls; the next poll brings it back."""
         return self.member is not None and self.member.overdue
 
     def revoked(self, token: int) -> None:
@@ -299,10 +299,10 @@ class GroupSession:
             self._waiting -= waits
             self._answered(token, answer)
 
-        lane = "group" if waits else self.free_lane
+        kind = "group" if waits else self.free_connection
         self._waiting += waits
         self._cluster.request(
-            effect.node_id, effect.message, answered, timeout_ms=effect.timeout_ms, lane=lane
+            effect.node_id, effect.message, answered, timeout_ms=effect.timeout_ms, kind=kind
         )
 
     def _tell_topics(self) -> None:
@@ -336,7 +336,7 @@ class GroupSession:
         if isinstance(coordinator, KohortError):
             self._not_found(coordinator)
             return
-        self._cluster.learn_node(coordinator)
+        self._cluster.connections.learn(coordinator)
         self.coordinator = coordinator.node_id
         if self.member is not None:
             self._run(self.member.coordinator_found(coordinator.node_id, self._now()))

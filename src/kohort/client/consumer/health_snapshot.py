@@ -53,7 +53,7 @@ def _concerns(core: ConsumerCore, now_ms: int) -> tuple[str, ...]:
     if member is not None and (waiting := member.waits_for_others(now_ms)):
         concerns.append(waiting)
     never = not cluster.metadata.version and cluster.metadata_error is not None
-    if never or cluster.is_cut_off:
+    if never or cluster.connections.is_cut_off:
         concerns.append(str(cluster.unreachable()))
     return tuple(concerns)
 
@@ -83,6 +83,6 @@ def _surroundings(core: ConsumerCore, now_ms: int) -> Surroundings:
         coordinator=None if core.session is None else core.session.coordinator,
         has_group=core.session is not None,
         leader_of=leader_of,
-        reachable=core.cluster.can_reach,
+        reachable=core.cluster.connections.can_reach,
         refusals=core.positions.refusals,
     )

@@ -292,7 +292,7 @@ class ProducerCore:
         """Why `max_block_ms` ran out."""
         with self.lock:
             if topic not in self.routes:
-                self._topics -= {topic}  # nobody waits for it any more
+                self._topics -= {topic}  # no caller waits for it any more
                 self._loop.call_soon_threadsafe(self._watch_topics)
         waited = f"within max_block_ms={self.config.max_block_ms}"
         if topic in self.routes:
@@ -444,7 +444,7 @@ class ProducerCore:
             Versioned(ProduceRequest, lambda _: request, at_most=tx and tx.produce_at_most),
             lambda answer: self._answered(plan, answer),
             timeout_ms=wait_ms,
-            lane="produce",
+            kind="produce",
             answered=acks != 0,
         )
 

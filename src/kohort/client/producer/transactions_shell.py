@@ -50,7 +50,7 @@ class Transactional:
             config.transactional_id,
             config.transaction_timeout_ms,
             backoff,
-            cluster.feature,
+            cluster.connections.feature,
             sender.refusals,
         )
         sender.become_transactional(self._tx.admits)
@@ -116,10 +116,10 @@ class Transactional:
         self._tx.check_may_write()
 
     def too_late(self, what: str) -> KafkaTimeoutError:
-        """The error of a call (its name) that nobody has answered in time, with what is known."""
+        """The error of a call (its name) without an answer in time, with what is known."""
         with self._lock:
             why = self._sender.refusals.longest(self._cluster.loop.now_ms())
-        if not why and self._cluster.is_cut_off:
+        if not why and self._cluster.connections.is_cut_off:
             why = str(self._cluster.unreachable())
         return KafkaTimeoutError(
             f"{what} had no answer in time and continues; the same call again waits for its outcome"
@@ -169,7 +169,7 @@ class Transactional:
             deadline_ms = self._tx.next_deadline()
         if ask is not None:
             self._cluster.request(
-                ask.target, ask.message, lambda answer: self._answered(ask, answer), lane="group"
+                ask.target, ask.message, lambda answer: self._answered(ask, answer), kind="group"
             )
         if self._timer is not None:
             self._timer.cancel()
@@ -187,7 +187,7 @@ class Transactional:
                 sender.take_identity(who.producer_id, who.epoch)
             self._wake()
         if learned is not None:
-            self._cluster.learn_node(learned)
+            self._cluster.connections.learn(learned)
         tell(settled)
         self.pump()
 

@@ -231,7 +231,7 @@ class SharedTransaction(AdminCalls):
             coordinator = coordinator_in(answer, key)
             if isinstance(coordinator, BrokerError):
                 raise coordinator
-            self._thread.call(self._cluster.learn_node, coordinator).result()
+            self._thread.call(self._cluster.connections.learn, coordinator).result()
             node_id = self._coordinators[key, kind] = coordinator.node_id
         return node_id
 

@@ -172,7 +172,7 @@ class SharedWriter(AdminCalls):
         timeout_ms = self.config.request_timeout_ms
         self._thread.loop.call_soon_threadsafe(
             lambda: self._cluster.request(
-                node_id, message, done, timeout_ms=timeout_ms, lane="produce"
+                node_id, message, done, timeout_ms=timeout_ms, kind="produce"
             )
         )
 

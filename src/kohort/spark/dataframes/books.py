@@ -2,8 +2,8 @@
 
 Rules:
 - They are written in the transaction of the batch's rows, by the statements that row handlers use,
-  so that status, redrive and reconciliation know no difference.
-- A copy stands in the Kafka transaction of its batch, so it is there exactly when its ledger row
+  so that status, redrive and reconciliation treat both alike.
+- A copy is written in the Kafka transaction of its batch, so it exists exactly when its ledger row
   is: the row names its partition, and no offset (`ledger.IN_BATCH`).
 """
 

@@ -1,4 +1,4 @@
-"""What becomes of every input of a batch: loaded, filtered, retried, failed, or owed no more. Pure.
+"""The outcome of every input of a batch: loaded, filtered, retried, failed, or not owed. Pure.
 
 Rules:
 - An input passes its stage as a whole: where one of its rows has a verdict, in any step, none of
@@ -105,7 +105,7 @@ def judge(
     """Decide over a batch.
 
     Args:
-        read: how many inputs there are, by partition; copies that nobody owes are left out.
+        read: how many inputs there are, by partition; copies that are not owed are left out.
         nodes: sources and steps in the order of computation.
         policies: by topic as it was read, retry topics included.
         stage: for messages.

@@ -1,15 +1,15 @@
 """One micro-batch of a stage of narrow steps: what is loaded, copied and booked. Driver's side.
 
 Rules:
-- The input and every step are computed once, so that table, topics, copies and books tell one
-  story also where a step looks something up. They are kept until the batch ends; a step that only
+- The input and every step are computed once, so that table, topics, copies and books agree,
+  also where a step looks something up. They are kept until the batch ends; a step that only
   projects rows for one output is computed where it is written.
-- A batch is two jobs: one tells the driver what became of every input, one writes the outputs.
-- What the driver learns of a batch are places of inputs and the verdicts; values stay with the
-  tasks. Both are bounded by `max_offsets_per_trigger`.
+- A batch is two jobs: one reports the outcome of every input to the driver, one writes outputs.
+- The driver receives the places of inputs and the verdicts; values stay with the tasks.
+  `max_offsets_per_trigger` bounds both.
 """
 
-# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

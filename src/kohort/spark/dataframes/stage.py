@@ -4,12 +4,12 @@ Rules (ADR 0019, ADR 0023):
 - The database decides: its transaction holds the batch fence, the positions of every partition, the
   rows, the ledger and the counts. Topics, retries and dead letters are one Kafka transaction.
 - A batch that the fence covers is not computed again.
-- A stage of narrow steps keeps no state: its positions in the database are its truth, and it may
-  begin with a new checkpoint. A stateful one may not.
-- The Kafka transaction names only topics that the batch writes to, and is not begun for nothing.
+- A stage of narrow steps keeps no state: it continues at its positions in the database, also with
+  a new checkpoint. A stateful one may not.
+- The Kafka transaction names only topics that the batch writes to, and is not begun without any.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class StageFunction:
             try:
                 self._try_once(frame, batch, database, settled, verdicts)
                 return
-            except Exception as error:  # a row's, in whatever class Spark or Python has for it
+            except Exception as error:  # a row's, of any class
                 found = self._isolated(frame, batch, database, error, verdicts)
                 if not found:
                     raise
@@ -287,7 +287,7 @@ class StageFunction:
                 written.update(self._dead_letters() if work.has_strangers else ())
             tables = self._table_frames(work.output)
             return _Prepared(tables, topics, written, books.changes, work.close)
-        except BaseException:  # what was kept must not stay behind, whatever happened
+        except BaseException:  # release what was kept after any error
             work.close()
             raise
 

@@ -3,7 +3,7 @@
 Rules (ADR 0019):
 - The fence is an offset of a group that has no members: its value is the batch id, its metadata the
   checkpoint id. TxnOffsetCommit puts it into the transaction of the batch's records.
-- It stands at partition 0 of the first topic. All offsets of the group are read and the highest
+- It is at partition 0 of the first topic. All offsets of the group are read and the highest
   batch id counts, so that the topics of a query may change.
 - The fence is read after InitProducerId and waits for open transactions (`require_stable`): what an
   older driver was about to commit is then decided.
@@ -41,7 +41,7 @@ class TopicTransaction:
         self._transaction = SharedTransaction(name, timeout_ms, config)
         self._all = self._topics = sorted(topics)
         self.partitions: dict[str, int] = {}
-        """Partition count of every topic of the query, as the present transaction goes by it."""
+        """Partition count of every topic of the query, as the present transaction uses it."""
 
     def narrow(self, topics: Iterable[str] | None) -> None:
         """Write only to these of the query's topics from the next epoch on; None: to all.
@@ -51,7 +51,7 @@ class TopicTransaction:
         self._topics = self._all if topics is None else sorted(topics)
 
     def init(self) -> Identity:
-        """A new epoch; whatever was open under an older one is aborted or completed."""
+        """A new epoch; transactions open under an older one are aborted or completed."""
         identity = self._transaction.init()
         self.partitions = self._transaction.partition_counts(self._all)
         return identity
