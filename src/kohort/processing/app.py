@@ -36,7 +36,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
@@ -72,6 +72,7 @@ from kohort.processing.workers.worker_pools import Pool, ProcessPool, ThreadPool
 from kohort.remote.topics import checked_prefix
 from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.foreign_headers import makes_of
 from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, look_for_left, plan_all
@@ -167,6 +168,8 @@ class App:
         exactly_once: None (at least once), "kafka", or the URL of a store (sqlite, postgresql).
         store_wait: how long a store that is away at the start is waited for; 0 ends at once.
         topic_wait: the same of a source topic that does not exist at the start.
+        dead_letter_headers: `spring`, `connect` or both: dead letters carry their reasons under
+            the names of Spring Kafka's or Kafka Connect's headers as well.
         remote: publish the app's health to the topic REMOTE.status, and obey commands from
             REMOTE.commands: `kohort app status`, `pause`, `resume`, `drain`, `retry-now`.
         client: more consumer settings as a mapping; dotted names are accepted. The app's producer
@@ -197,6 +200,7 @@ class App:
         exactly_once: str | None = None,
         store_wait: str | int = "5m",
         topic_wait: str | int = "5m",
+        dead_letter_headers: str | Collection[str] = (),
         remote: str | None = None,
         client: Mapping[str, Any] | None = None,
         **settings: Unpack[AppClientSettings],
@@ -224,6 +228,7 @@ class App:
         )
         self._skew_ms = parse_duration_ms(clock_skew)
         self._crash_guard = crash_guard
+        self._dead_letter_headers = makes_of(dead_letter_headers)
         self._remote = None if remote is None else checked_prefix(remote)
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
         configured = merged(client, settings)
@@ -308,7 +313,7 @@ class App:
                 raise ConfigError(f"topic {topic!r} has a handler already; one topic, one handler")
             policy = self.policy if retries is None else policy_of(retries)
             route = Route(
-                RetryTopics(topic, self.group, policy),
+                RetryTopics(topic, self.group, policy, self._dead_letter_headers),
                 choice_of(Order, "order", order),
                 blocking if isinstance(blocking, Blocking) else Blocking.parse(blocking),
                 choice_of(OnFailure, "on_failure", on_failure),

@@ -18,6 +18,7 @@ from typing import Final
 
 from kohort.retry import headers as h
 from kohort.retry.classify import Disposition, Failure
+from kohort.retry.foreign_headers import foreign_headers
 from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders
 from kohort.retry.policy import RetryPolicy, RetryTopics, Step
 
@@ -67,14 +68,15 @@ class Copy:
     retry: RetryHeaders
     dead_letter: bool
     omitted_bytes: int | None = None
+    makes: tuple[str, ...] = ()
 
     @property
     def headers(self) -> list[Header]:
-        """The user's headers, then ours."""
+        """The user's headers, then ours, then ours under the names of other makes."""
         ours = self.retry.encode()
         if self.omitted_bytes is not None:
             ours.append((h.VALUE_OMITTED, str(self.omitted_bytes).encode()))
-        return [*self.user_headers, *ours]
+        return [*self.user_headers, *ours, *foreign_headers(self.makes, self.retry)]
 
 
 def read_attempt(
@@ -166,7 +168,8 @@ def copy_for(
         wait_left_ms=max(0, wait_ms - step.delay_ms) if step else 0,
     )
     topic = topics.retry_topic(step.delay_ms) if step else topics.dead_letter
-    return _copy(topic, attempt, retry, dead_letter=step is None), step
+    copy = _copy(topic, attempt, retry, dead_letter=step is None)
+    return (copy if step else replace(copy, makes=topics.dead_letter_headers)), step
 
 
 def held_copy(attempt: Attempt, *, topics: RetryTopics, retry_topic: str, now_ms: int) -> Copy:

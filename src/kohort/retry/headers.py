@@ -54,6 +54,9 @@ VALUE_OMITTED: Final = "retry_value_omitted"
 WAIT_LEFT_MS: Final = "retry_wait_left_ms"
 """What a `RetryAfter` still waits after this delay; relative, so no clock can stretch it."""
 
+FOREIGN_PREFIXES: Final = ("kafka_dlt-", "__connect.errors.")
+"""Of the names of other makes, which dead letters may carry beside ours."""
+
 RESERVED: Final[frozenset[str]] = frozenset(
     {
         NUMBER,
@@ -161,8 +164,18 @@ class RetryHeaders:
 
 
 def user_headers(headers: Iterable[Header]) -> list[Header]:
-    """All headers that are not ours, exactly as they were."""
-    return [h for h in headers if h[0] not in RESERVED]
+    """All headers that are not ours, exactly as they were.
+
+    Ours come last, and after them what `foreign_headers` repeats under other names.
+    """
+    users: list[Header] = []
+    ours = False
+    for header in headers:
+        if header[0] in RESERVED:
+            ours = True
+        elif not (ours and header[0].startswith(FOREIGN_PREFIXES)):
+            users.append(header)
+    return users
 
 
 def parse(headers: Sequence[Header]) -> RetryHeaders:

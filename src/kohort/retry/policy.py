@@ -131,6 +131,8 @@ class RetryTopics:
     topic: str
     group: str
     policy: RetryPolicy
+    dead_letter_headers: tuple[str, ...] = ()
+    """The makes under whose names dead letters carry their reasons, too; see `foreign_headers`."""
 
     def __post_init__(self) -> None:
         if not self.group:

@@ -1,0 +1,61 @@
+"""Dead letters carry their reasons under the names of other makes, as an option (issue I)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kohort.errors import ConfigError
+from kohort.retry import headers as h
+from kohort.retry.classify import describe
+from kohort.retry.copies import Attempt, copy_for, redrive_copy
+from kohort.retry.foreign_headers import makes_of
+from kohort.retry.headers import Origin
+from kohort.retry.policy import RetryPolicy, RetryTopics
+
+ORIGIN = Origin("orders", 3, 1_234, 1_700_000_000_000, 0, "")
+USERS = [("kafka_dlt-original-topic", b"an older one"), ("trace", None)]
+
+
+def attempt() -> Attempt:
+    return Attempt(ORIGIN, 1, ("orders", 3, 1_234), b"k", b"v", USERS)
+
+
+def topics(*makes: str, retries: str = "none") -> RetryTopics:
+    return RetryTopics("orders", "billing", RetryPolicy.parse(retries), makes)
+
+
+def test_names_and_types_are_those_of_the_makes() -> None:
+    failure = describe(ValueError("bad amount"), permanent=False, reason="bad")
+    copy, step = copy_for(attempt(), failure, topics=topics("spring", "connect"), now_ms=5)
+    assert step is None
+    found = dict(copy.headers[len(USERS) :])
+    assert found["kafka_dlt-original-topic"] == b"orders"
+    assert struct.unpack(">i", found["kafka_dlt-original-partition"] or b"") == (3,)
+    assert struct.unpack(">q", found["kafka_dlt-original-offset"] or b"") == (1_234,)
+    assert found["kafka_dlt-exception-fqcn"] == found[h.ERROR_CLASS]
+    assert found["__connect.errors.partition"] == b"3"
+    assert found["__connect.errors.exception.message"] == found[h.ERROR_MESSAGE] == b"bad amount"
+    plain, _ = copy_for(attempt(), failure, topics=topics(), now_ms=5)
+    assert not any(name.startswith("__connect") for name, _ in plain.headers)
+
+
+def test_a_retry_has_none_and_a_redrive_leaves_them_out() -> None:
+    """The user's own headers stay as they were, those with such a name included (spec 5.3)."""
+    failure = describe(ValueError("bad amount"), permanent=False, reason="bad")
+    makes = ("spring", "connect")
+    retried, step = copy_for(attempt(), failure, topics=topics(*makes, retries="1m 1m"), now_ms=5)
+    assert step is not None
+    assert [name for name, _ in retried.headers if name.startswith("kafka_dlt-")] == [USERS[0][0]]
+    dead, _ = copy_for(attempt(), failure, topics=topics(*makes), now_ms=5)
+    again = Attempt(ORIGIN, 0, ("dlt", 0, 0), b"k", b"v", dead.headers, h.parse(dead.headers))
+    back = redrive_copy(again, topics=topics(*makes), redrive_id="r", now_ms=6)
+    assert list(back.user_headers) == USERS
+
+
+def test_another_make_is_refused() -> None:
+    assert makes_of("spring") == ("spring",)
+    assert makes_of(()) == ()
+    with pytest.raises(ConfigError, match="spring, connect"):
+        makes_of(["connect", "streams"])
