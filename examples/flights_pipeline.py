@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from kohort.spark import Pipeline, SetupStore
 
 STORE = os.environ.get("FLIGHTS_STORE", "sqlite:///build/demo/flights.db")
-RETRIES = os.environ.get("FLIGHTS_RETRIES", "2s 2s 5s 5s 5s 10s")
+RETRIES = os.environ.get("FLIGHTS_RETRIES", "1s 1s 3s 3s 3s 6s")
 CHECKPOINT = os.environ.get("FLIGHTS_CHECKPOINT", "build/demo/checkpoint")
 HOUR = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
@@ -145,7 +145,7 @@ def delays(joined: DataFrame) -> DataFrame:
 def delays_by_hour(delays: DataFrame) -> DataFrame:
     """Flights and delays of each hour and airport.
 
-    A run plays a year in a minute, so a flight that is retried for ten seconds is months late: the
+    A run plays a year in a minute, so a flight that is retried for six seconds is months late: the
     watermark keeps all hours of the year open.
     """
     hours = F.window("time_hour", "1 hour")

@@ -27,7 +27,7 @@ from typing import Any
 VICTIMS = ("driver", "broker", "both")
 DRIVER_ENDS_S = 180
 """A driver whose broker has died first waits out the calls that it had begun."""
-DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
+DEFAULT_RETRIES = "1s 1s 3s 3s 3s 6s"
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,21 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 
 from kohort.errors import ConfigError
 
+pc: Any = pyarrow.compute
+
+FLIGHTS, WEATHER = "flights", "weather"
+REFERENCES = {"planes": "tailnum", "airports": "faa"}
+"""Topics that hold a table of the data set, and the column that is their key."""
 FLIGHT_PARTITIONS = 6
 ORIGINS = ("EWR", "JFK", "LGA")
 LATE_PER_MILLE = 100
@@ -68,8 +74,7 @@ _WEATHER_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One record to produce; `timestamp_ms` is its event time in UTC."""
 
     partition: int
@@ -162,8 +167,23 @@ def hour_ms(time_hour: str) -> int:
     return int(datetime.fromisoformat(time_hour).timestamp() * 1000)
 
 
-def _dump(row: dict[str, Any]) -> bytes:
-    return json.dumps(row, separators=(",", ":")).encode()
+def json_values(table: pa.Table, columns: Sequence[str]) -> list[bytes]:
+    """The rows of some columns as JSON objects, encoded a column at a time."""
+    pieces: list[Any] = []
+    for name in columns:
+        pieces += [f"{',' if pieces else '{'}{json.dumps(name)}:", _json(table[name])]
+    whole = pc.binary_join_element_wise(*pieces, "}", "")
+    return whole.cast(pa.binary()).to_pylist()
+
+
+def _json(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_string(column.type):
+        escaped = pc.replace_substring(column, "\\", "\\\\")
+        escaped = pc.replace_substring(escaped, '"', '\\"')
+        texts = pc.binary_join_element_wise('"', escaped, '"', "")
+    else:
+        texts = column.cast(pa.string())
+    return pc.fill_null(texts, "null")
 
 
 def load_year(partition_of: Partitioner, *, limit: int | None = None) -> Year:
@@ -192,34 +212,42 @@ def _flights(
     """The flights in event time, and for every airport-hour how far they must have been read."""
     table = read_table("flights")
     table = table.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
-    rows = rows_of(table.slice(0, limit), _FLIGHT_COLUMNS)
+    table = table.slice(0, limit)
+    columns = [table[name].to_pylist() for name in ("tailnum", "origin", "time_hour", "minute")]
+    partition_of = cache(partition_of)  # a plane flies hundreds of times a year
     next_offset = [0] * FLIGHT_PARTITIONS
     wanted: dict[bytes, dict[int, int]] = {}
     events: list[Event] = []
-    for number, row in enumerate(rows):
-        key = row["tailnum"].encode() if row["tailnum"] else None
+    values = json_values(table, _FLIGHT_COLUMNS)
+    for number, (value, tail, origin, time_hour, minute) in enumerate(
+        zip(values, *columns, strict=True)
+    ):
+        key = tail.encode() if tail else None
         partition = (
             number % FLIGHT_PARTITIONS if key is None else partition_of(key, FLIGHT_PARTITIONS)
         )
         next_offset[partition] += 1
-        hour = observation_key(row["origin"], row["time_hour"])
+        hour = observation_key(origin, time_hour)
         wanted.setdefault(hour, {})[partition] = next_offset[partition]
-        when = hour_ms(row["time_hour"]) + (row["sched_dep_time"] % 100) * 60_000
-        events.append(Event(partition, when, key, _dump(row)))
+        when = hour_ms(time_hour) + minute * 60_000
+        events.append(Event(partition, when, key, value))
     return events, wanted
 
 
 def table_events(name: str, key: str) -> Iterator[Event]:
     """The rows of a table of the package as records, keyed by one of its columns."""
     table = read_table(name)
-    for row in rows_of(table, table.column_names):
-        yield Event(0, 0, str(row[key]).encode(), _dump(row))
+    values = json_values(table, table.column_names)
+    for value, name in zip(values, table[key].to_pylist(), strict=True):
+        yield Event(0, 0, str(name).encode(), value)
 
 
 def _observations() -> Iterator[Event]:
     table = read_table("weather")
     table = table.sort_by([("time_hour", "ascending"), ("origin", "ascending")])
-    for row in rows_of(table, _WEATHER_COLUMNS):
-        key = observation_key(row["origin"], row["time_hour"])
-        partition = ORIGINS.index(row["origin"])
-        yield Event(partition, hour_ms(row["time_hour"]), key, _dump(row))
+    places = zip(table["origin"].to_pylist(), table["time_hour"].to_pylist(), strict=True)
+    for value, (origin, time_hour) in zip(
+        json_values(table, _WEATHER_COLUMNS), places, strict=True
+    ):
+        key = observation_key(origin, time_hour)
+        yield Event(ORIGINS.index(origin), hour_ms(time_hour), key, value)

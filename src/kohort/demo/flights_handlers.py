@@ -25,7 +25,7 @@ from typing import Any
 from kohort.spark import Batch, Lookup, Pipeline, Record, SetupStore
 
 STORE = os.environ.get("FLIGHTS_STORE", "sqlite:///build/demo/flights.db")
-RETRIES = os.environ.get("FLIGHTS_RETRIES", "2s 2s 5s 5s 5s 10s")
+RETRIES = os.environ.get("FLIGHTS_RETRIES", "1s 1s 3s 3s 3s 6s")
 CHECKPOINT = os.environ.get("FLIGHTS_CHECKPOINT", "build/demo/checkpoint")
 
 pipeline = Pipeline(

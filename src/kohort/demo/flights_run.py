@@ -3,7 +3,8 @@
 Rules:
 - The state is in the topics, the database and the checkpoint; nothing is counted in passing.
   `--resume` therefore needs no notes of its own but the run's settings (`run.json`).
-- Feeding runs on a thread beside the pipeline; it asks the topics where to continue.
+- The data are read and produced by a process of their own, while Spark starts and the pipeline
+  runs: a thread would hold up every call of Spark's.
 - When the broker dies the run ends with what to do; it is not restarted behind the user's back.
 
 Shell: threads, clock, files, processes.
@@ -19,7 +20,6 @@ import os
 import shlex
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,22 +28,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import kohort.demo
-from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
-from kohort.client.admin.types import OffsetSpec
-from kohort.client.producer.plan.partitioner import for_key
+from kohort import Admin, Consumer, NewTopic, TopicPartition
 from kohort.demo.broker_process import BrokerProcess
 from kohort.demo.flights_data import (
     FLIGHT_PARTITIONS,
+    FLIGHTS,
     ORIGINS,
-    Event,
+    REFERENCES,
+    WEATHER,
     data_directory,
-    load_year,
-    table_events,
 )
-from kohort.demo.flights_feed import Feed, Produced, Stage
 from kohort.demo.flights_outputs import Outputs, expected_hours, look_at
+from kohort.demo.flights_producer import FeedSettings, ProducerProcess
 from kohort.demo.flights_report import Facts
-from kohort.errors import ConfigError, KohortError
+from kohort.errors import ConfigError
 from kohort.retry.ledger_view import without_password
 from kohort.retry.policy import RetryPolicy
 from kohort.retry.store import Store
@@ -58,11 +56,8 @@ from kohort.spark import (
 )
 from kohort.spark.sessions import ensure_java
 
-FLIGHTS, WEATHER, DEPARTURES = "flights", "weather", "departures"
-REFERENCES = {"planes": "tailnum", "airports": "faa"}
-"""Topics that hold a table of the data set, and the column that is their key."""
-DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
-FEED_INTERVAL_S = 0.25
+DEPARTURES = "departures"
+DEFAULT_RETRIES = "1s 1s 3s 3s 3s 6s"
 _SPARK = {
     # a run of a minute or two ends before the optimising compiler has paid for itself
     "spark.driver.extraJavaOptions": (
@@ -97,8 +92,6 @@ class FlightsRun:
         self.settings = RunSettings()
         self.bootstrap = ""
         self._note = self.directory / "run.json"
-        self._fed = threading.Event()
-        self._feed_error: BaseException | None = None
 
     # -- before
 
@@ -171,25 +164,34 @@ class FlightsRun:
         `on_progress(progress, expected)` is called about twice a second; `expected` is the number
         of inputs when all have been produced.
         """
-        self.say("reading the year of flights")
-        year = load_year(for_key, limit=self.settings.limit)
-        weather = len(year.weather) + len(year.late)
-        self.say(f"{len(year.flights):,} flights and {weather:,} hours of weather")
-        latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
-        feed = Feed(year, self._produced(), latest_ms)
         self.broker.watch(self._broker_gone)
-        threading.Thread(
-            target=self._feed, args=(feed,), name="kohort-demo-feed", daemon=True
-        ).start()
+        self.say("reading the year of flights")
+        latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
+        settings = FeedSettings(
+            self.bootstrap,
+            self.pipeline.group,
+            self.settings.limit,
+            self.settings.handlers,
+            latest_ms,
+        )
+        producer = ProducerProcess(settings, self.directory / "producer.log")
+        try:
+            self._run(producer, on_progress)
+        finally:
+            producer.close()
+
+    def _run(self, producer: ProducerProcess, on_progress: Callable[[Progress, int], None]) -> None:
         spark_log = self.directory / "spark.log"
         self.say(f"starting Spark; its output is in {spark_log}")
         with _standard_error_to(spark_log):
             spark = session("kohort demo flights", master=self.settings.master, config=_SPARK)
-        expected = len(year.flights) + (weather if self.settings.handlers else 0)
+        flights, weather = producer.counts()
+        self.say(f"{flights:,} flights and {weather:,} hours of weather")
+        expected = flights + (weather if self.settings.handlers else 0)
         self.pipeline.run(
             "until_idle",
             spark=spark,
-            until=self._all_fed,
+            until=producer.is_done,
             on_progress=lambda progress: on_progress(progress, expected),
         )
 
@@ -200,75 +202,6 @@ class FlightsRun:
         )
         sys.stdout.flush()
         os._exit(1)  # Spark's threads would keep a driver without a broker alive for minutes
-
-    def _all_fed(self) -> bool:
-        if self._feed_error is not None:
-            raise KohortError(
-                f"producing the flights failed: {self._feed_error}; "
-                "continue with: kohort demo flights --resume"
-            ) from self._feed_error
-        return self._fed.is_set()
-
-    def _produced(self) -> Produced:
-        """The topics' contents: counted by offsets, and for the weather by its keys."""
-        flights = [TopicPartition(FLIGHTS, p) for p in range(FLIGHT_PARTITIONS)]
-        weather = [TopicPartition(WEATHER, p) for p in range(len(ORIGINS))]
-        keys: set[bytes] = set()
-        with Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest") as consumer:
-            ends = consumer.end_offsets([*flights, *weather])
-            consumer.assign(weather)
-            while any(consumer.position(tp) < ends[tp] for tp in weather):
-                batch = consumer.poll_arrow(5.0)
-                if batch is not None:
-                    keys.update(batch.column("key").to_pylist())
-        return Produced({tp.partition: ends[tp] for tp in flights}, keys)
-
-    def _feed(self, feed: Feed) -> None:
-        try:
-            with (
-                Producer(bootstrap_servers=self.bootstrap, linger_ms=20) as producer,
-                Admin(bootstrap_servers=self.bootstrap) as admin,
-            ):
-                if not self.settings.handlers:
-                    self._feed_references(producer)
-                self._feed_stages(feed, producer, admin)
-                while feed.held:
-                    self._feed_late(feed, producer, admin)
-            self._fed.set()
-        except BaseException as error:  # it is raised again on the main thread
-            self._feed_error = error
-
-    def _feed_references(self, producer: Producer) -> None:
-        """Planes and airports. A resumed run sends them again: the latest of a key counts."""
-        for topic, key in REFERENCES.items():
-            for event in table_events(topic, key):
-                producer.send(topic, event.value, event.key, event.partition)
-        producer.flush()
-
-    def _feed_stages(self, feed: Feed, producer: Producer, admin: Admin) -> None:
-        """Each month's weather, and its flights once that weather has been read.
-
-        The pipeline of DataFrames reads weather as a reference: all weather produced before a
-        flight is there when the flight is joined.
-        """
-        nothing = Stage([], [])
-        _send(producer, WEATHER, (feed.stages or [nothing])[0].weather)
-        for stage, following in zip(feed.stages, [*feed.stages, nothing][1:], strict=True):
-            wanted = _ends(admin, WEATHER, len(ORIGINS)) if self.settings.handlers else {}
-            while any(self._committed(admin, WEATHER).get(p, 0) < wanted[p] for p in wanted):
-                self._feed_late(feed, producer, admin)
-            _send(producer, FLIGHTS, stage.flights)
-            _send(producer, WEATHER, following.weather)
-
-    def _feed_late(self, feed: Feed, producer: Producer, admin: Admin) -> None:
-        """Produce what is late enough by now, then wait a moment."""
-        committed = self._committed(admin, FLIGHTS)
-        _send(producer, WEATHER, feed.late(committed, int(time.monotonic() * 1000)))
-        time.sleep(FEED_INTERVAL_S)
-
-    def _committed(self, admin: Admin, topic: str) -> dict[int, int]:
-        offsets = admin.list_group_offsets(self.pipeline.group)
-        return {tp.partition: o.offset for tp, o in offsets.items() if tp.topic == topic}
 
     # -- after
 
@@ -350,14 +283,6 @@ def pipeline_file(*, handlers: bool = False) -> Path:
     return Path(kohort.demo.__file__).parent / name
 
 
-def _ends(admin: Admin, topic: str, partitions: int) -> dict[int, int]:
-    """The offset after the last record of every partition."""
-    asked: dict[TopicPartition, OffsetSpec] = {
-        TopicPartition(topic, partition): "latest" for partition in range(partitions)
-    }
-    return {tp.partition: found.offset for tp, found in admin.list_offsets(asked).items()}
-
-
 @contextlib.contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
     """Processes started meanwhile write their standard error to a file; ours is put back."""
@@ -370,12 +295,6 @@ def _standard_error_to(path: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _send(producer: Producer, topic: str, events: list[Event]) -> None:
-    for event in events:
-        producer.send(topic, event.value, event.key, event.partition, event.timestamp_ms)
-    producer.flush()
 
 
 def _milliseconds(batch: object) -> list[int]:

@@ -49,7 +49,9 @@ class OffsetPort(Protocol):
 class RecordPort(Protocol):
     """What is asked about a few offsets."""
 
-    def has_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool: ...
+    def has_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Whether there is a record in any of the ranges [start, end)."""
+        ...
 
 
 def markers_alone(port: RecordPort, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:

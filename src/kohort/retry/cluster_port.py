@@ -122,7 +122,7 @@ class ClusterPort:
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is there."""
-        return _plain(self.asking.beginning_offsets(_named(partitions)))
+        return _plain(self._questions.beginning_offsets(_named(partitions)))
 
     def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Delete the records of topics of ours before these offsets."""
@@ -132,24 +132,24 @@ class ClusterPort:
         self, partitions: Sequence[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset after the last record; `timeout_s` defaults to the client's."""
-        return _plain(self.asking.end_offsets(_named(partitions), timeout_s))
+        return _plain(self._questions.end_offsets(_named(partitions), timeout_s))
 
     def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
         """The first record at or after a time, (-1, -1) when there is none."""
         targets = {Partition(*at): ms for at, ms in times.items()}
-        return _stamped(self.asking.offsets_for_times(targets))
+        return _stamped(self._questions.offsets_for_times(targets))
 
     def max_timestamp(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
         """The record with the largest timestamp (KIP-734), (-1, -1) in an empty partition."""
         times = {Partition(*at): MAX_TIMESTAMP for at in partitions}
-        return _stamped(self.asking.offsets_for_times(times))
+        return _stamped(self._questions.offsets_for_times(times))
 
     def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
         """The first record at or after a time by reading, or where reading ended, without a time.
 
         Bounded: partitions beyond the bound are asked for with the next plan.
         """
-        consumer = self.asking
+        consumer = self._questions
         tp = Partition(*at)
         consumer.assign([tp])
         consumer.limit(tp, end)
@@ -170,7 +170,7 @@ class ClusterPort:
 
     def record_bytes(self, at: TopicPartition, start: int, end: int) -> float | None:
         """The mean size of the first records of a range, keys and values; None when none came."""
-        consumer, tp = self.asking, Partition(*at)
+        consumer, tp = self._questions, Partition(*at)
         consumer.assign([tp])
         consumer.limit(tp, end)
         consumer.seek(tp, start)
@@ -186,7 +186,7 @@ class ClusterPort:
 
         Where records are damaged, gone or late, the answer is True: their reader has to see it.
         """
-        consumer = self.asking
+        consumer = self._questions
         ends = {Partition(*at): end for at, (_, end) in ranges.items()}
         consumer.assign(list(ends))
         for at, (start, end) in ranges.items():
@@ -211,7 +211,7 @@ class ClusterPort:
 
         Raises KafkaTimeoutError when records that are there do not come.
         """
-        consumer, tp = self.asking, Partition(*at)
+        consumer, tp = self._questions, Partition(*at)
         end = consumer.end_offsets([tp])[tp]
         start = max(start, consumer.beginning_offsets([tp])[tp])
         if start >= end:
@@ -268,7 +268,7 @@ class ClusterPort:
             return self._admin
 
     @property
-    def asking(self) -> Consumer:
+    def _questions(self) -> Consumer:
         """A consumer without a group."""
         with self._making:
             if self._asking is None:

@@ -38,9 +38,7 @@ def demo() -> None:
 @click.option("--resume", is_flag=True, help="Continue the run in the directory.")
 @click.option("--limit", type=int, help="Only this many flights, from the first.")
 @click.option("--store", help="Database URL: sqlite:///FILE or postgresql://…  [default: SQLite]")
-@click.option(
-    "--retries", default="2s 2s 5s 5s 5s 10s", show_default=True, help="The retry topics."
-)
+@click.option("--retries", default="1s 1s 3s 3s 3s 6s", show_default=True, help="The retry topics.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark master URL.")
 @click.option("--handlers", is_flag=True, help="Row handlers instead of DataFrames.")
 @click.option("--keep-broker", is_flag=True, help="Leave the broker running afterwards.")
