@@ -325,7 +325,17 @@ def test_all_selected_records_are_redriven_not_only_the_last(visitor: Visitor) -
     chosen = "offsets=0%3A0&offsets=0%3A1&offsets=1%3A0"
     found = visitor.ask(f"/dlq/redrive?name=orders.fulfilment.dlt&{chosen}&format=json").json
     assert found["sent"] == 3
-    assert found["chosen"]["offsets"].split() == ["0:0", "0:1", "1:0"]
+    assert found["chosen"]["offsets"] == "0:0 0:1 1:0"
+    page = visitor.ask(f"/dlq/redrive?name=orders.fulfilment.dlt&{chosen}&edit=a%0D%0Ab")
+    assert page.status == 400, "one value for several records"
+    page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A0&edit=a%0D%0Ab")
+    assert page.hidden("edit") == "a\nb"
+    form = {each: page.hidden(each) for each in ("form_token", "name", "id", "offsets")}
+    sent = visitor.ask("/dlq/redrive", form | {"edit": "a\r\nb", "confirm": "yes"})
+    assert sent.status == 303, "a browser ends lines with CR LF: it is the same choice"
+    while not (job := visitor.ask(sent.headers["location"] + "&format=json").json)["outcome"]:
+        pass
+    assert job["outcome"].startswith("done: 1 sent"), job
 
 
 def test_a_console_without_actions_changes_nothing(there: World) -> None:

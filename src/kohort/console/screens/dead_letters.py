@@ -153,10 +153,19 @@ class RedrivePlan:
     original: str
 
 
+def _chosen(fields: Mapping[str, str]) -> dict[str, str]:
+    """What a preview and its confirmation have in common.
+
+    A browser sends each line of a field with an end of its own (CR LF), whatever the page had.
+    """
+    chosen = {name: fields.get(name, "").replace("\r\n", "\n") for name in CHOSEN}
+    return chosen | {"offsets": " ".join(chosen["offsets"].split())}
+
+
 def plan(desk: Desk, asked: Asked) -> Screen:
     """What a redrive would send; nothing is changed."""
     owner = _owner(desk, asked.needed("name"))
-    chosen = {name: asked.query.get(name, "") for name in CHOSEN}
+    chosen = _chosen(asked.query)
     redrive_id = asked.query.get("id") or _new_id(owner, chosen)
     report = _redrive(desk, owner, redrive_id, chosen).preview()
     view = RedrivePlan(
@@ -203,7 +212,7 @@ def start(desk: Desk, asked: Asked) -> Redirect:
     """Begin a redrive, or continue one."""
     desk.actions_allowed()
     owner = _owner(desk, asked.needed("name"))
-    chosen = {name: asked.form.get(name, "") for name in CHOSEN}
+    chosen = _chosen(asked.form)
     redrive_id = asked.needed("id")
     if not redrive_id.endswith(_mark(owner, chosen)):
         raise UsageError(
