@@ -62,7 +62,7 @@ demo-kill: setup  ## the main job on the full year, killed again and again, with
 
 test: setup lint  ## style, types and every proof once (WORKERS=0: one after another)
 	@echo "==> tests, and types beside them"
-	@$(TYPES) > $(VENV)/types.log 2>&1 & types=$$!; \
+	@$(TYPES) src examples > $(VENV)/types.log 2>&1 & types=$$!; \
 	$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"; tests=$$?; \
 	wait $$types || { cat $(VENV)/types.log; exit 1; }; exit $$tests
 	@echo "==> tests again without the compiled modules (pure Python)"
@@ -77,7 +77,7 @@ test-all: setup  ## what `make test` leaves out: more rows, seeds and kills of w
 quick: setup  ## lint, types and the tests of what changed since main (BASE=main), in a minute
 	@$(BIN)/python tools/quick.py --base $(BASE)
 
-check: setup lint  ## lint and types
+check: setup lint  ## lint and types, those of tests too
 	@echo "==> types"
 	@$(TYPES)
 

@@ -60,7 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Lint, types and tests of what changed.")
     parser.add_argument("--base", default="main", help="branch to compare with")
     names = changed_files(parser.parse_args().base)
-    typed = [name for name in names if name.startswith(("src/", "examples/"))]
+    typed = [name for name in names if name.startswith(("src/", "examples/", "tests/"))]
     python = [sys.executable, "-m"]
     steps = [
         [*python, "ruff", "check", "-q", "."],

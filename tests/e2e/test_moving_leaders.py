@@ -177,7 +177,7 @@ def test_a_transaction_survives_the_death_of_its_coordinator(nodes: Cluster) -> 
         check(f"{found}")
         for message in consumer.consume(100, 0.2):
             assert message.error() is None
-            known(found[message.partition()]).append(known(message.value()))
+            known(known(found[message.partition()])).append(known(message.value()))
     consumer.close()
     assert found == {p: [b"0", b"2", b"4"] for p in range(PARTITIONS)}
 

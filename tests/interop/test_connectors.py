@@ -18,6 +18,7 @@ from tests.interop.connectors.reads import READS
 from tests.interop.connectors.streams import STREAMS
 from tests.interop.connectors.world import OURS, THEIRS, World
 from tests.interop.connectors.writes import WRITES
+from tests.known import fake
 
 pytestmark = [
     pytest.mark.java,
@@ -104,7 +105,7 @@ def check(world: World, listed: Difference | None) -> None:
 def test_what_is_not_as_listed_fails(
     theirs: list[int], ours: list[int], listed: Difference | None
 ) -> None:
-    world = World(None, None, "planted", Path())
+    world = World(None, fake(None), "planted", Path())
     world.seen = {THEIRS: theirs, OURS: ours}
     with pytest.raises(AssertionError):
         check(world, listed)

@@ -34,6 +34,7 @@ from kohort.processing.runtime.transactor import Transactor
 from kohort.retry.effects import Execute, Insert, statements
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
+from tests.known import fake
 from tests.processing.world import SKEW_MS, TP, World
 
 OUT = "out"
@@ -274,7 +275,7 @@ class ExactWorld(World):
             return StoreTransactor(
                 "billing",
                 self.store(),
-                Plain(self),
+                fake(Plain(self)),
                 lambda topic: self.partitions,
                 {},
                 lambda: self.now_ms,

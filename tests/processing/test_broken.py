@@ -37,6 +37,7 @@ from kohort.retry.asking import Stamped, TopicView
 from kohort.retry.classify import Failure, stated
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics
+from tests.known import fake
 from tests.patience import PATIENCE_S
 from tests.processing.world import World, route
 
@@ -210,7 +211,9 @@ class Port:
 def test_the_poller_does_not_wait_for_what_is_no_longer_ours() -> None:
     """A revoked retry topic is asked for no more; its old answer must not keep us awake."""
     now = 1_000_000
-    keeper = RetryTopicPoller({"retry_topic": 60_000}, 0, Port(), lambda: now, lambda ends: None)
+    keeper = RetryTopicPoller(
+        {"retry_topic": 60_000}, 0, fake(Port()), lambda: now, lambda ends: None
+    )
     assert keeper._ask({("retry_topic", 0): 0, ("retry_topic", 1): 0}) > 1_000
     now += 29_000
     assert keeper._ask({("retry_topic", 1): 0}) == 1_000
@@ -221,7 +224,7 @@ def test_the_poller_does_not_wait_for_what_is_no_longer_ours() -> None:
 def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
     """It was asked for a thousand times a second, since it has no due time to wait for."""
     gate = RetryTopicPoller(
-        {"orders.billing.retry.0s": 0}, 0, Port(), lambda: 5_000, lambda ends: None
+        {"orders.billing.retry.0s": 0}, 0, fake(Port()), lambda: 5_000, lambda ends: None
     )
     gate.watch({("orders.billing.retry.0s", 0): 0})
     assert gate._ask({("orders.billing.retry.0s", 0): 0}) == 1_000
@@ -242,7 +245,9 @@ def test_whoever_looks_at_the_depths_hears_what_is_so_now(patient: None) -> None
             return dict.fromkeys(wanted, latest[0])
 
     at = ("orders.billing.retry.1h", 0)
-    gate = RetryTopicPoller({at[0]: 3_600_000}, 0, Growing(), lambda: now[0], lambda ends: None)
+    gate = RetryTopicPoller(
+        {at[0]: 3_600_000}, 0, fake(Growing()), lambda: now[0], lambda ends: None
+    )
     gate.watch({at: 0})
     gate.start()
     try:
@@ -263,7 +268,7 @@ def test_the_depths_count_from_where_whoever_asks_has_read(patient: None) -> Non
             return dict.fromkeys(wanted, 4)
 
     at = ("orders.billing.retry.0s", 0)
-    gate = RetryTopicPoller({at[0]: 0}, 0, Full(), lambda: 1_000_000, lambda ends: None)
+    gate = RetryTopicPoller({at[0]: 0}, 0, fake(Full()), lambda: 1_000_000, lambda ends: None)
     gate.watch({at: 2})
     gate.start()
     try:
@@ -283,7 +288,7 @@ def test_what_the_gate_asks_for_itself_makes_no_depth_young(patient: None) -> No
 
     entry, retry_topic = ("orders.billing.retry.0s", 0), ("orders.billing.retry.1h", 0)
     delays = {entry[0]: 0, retry_topic[0]: 3_600_000}
-    gate = RetryTopicPoller(delays, 0, Growing(), lambda: now[0], lambda ends: None)
+    gate = RetryTopicPoller(delays, 0, fake(Growing()), lambda: now[0], lambda ends: None)
     gate.watch({entry: 0, retry_topic: 0})
     gate.start()
     try:
@@ -309,7 +314,9 @@ def test_a_cluster_that_does_not_answer_leaves_the_last_depths(
             return dict.fromkeys(wanted, 3)
 
     at = ("orders.billing.retry.1h", 0)
-    gate = RetryTopicPoller({at[0]: 3_600_000}, 0, Leaving(), lambda: now[0], lambda ends: None)
+    gate = RetryTopicPoller(
+        {at[0]: 3_600_000}, 0, fake(Leaving()), lambda: now[0], lambda ends: None
+    )
     gate.watch({at: 0})
     gate.start()
     try:
@@ -414,7 +421,7 @@ def test_commits_that_cannot_be_read_are_asked_for_again(monkeypatch) -> None:
                 raise answer
             return answer
 
-    runner = shell.Runner(Engine([route()]), Away(), [])
+    runner = shell.Runner(Engine([route()]), fake(Away()), [])
     runner.on_partitions_assigned([TopicPartition("orders", 0)])
     assert runner.engine.partitions["orders", 0].tracker.base == 7
     assert "no answer" in seen[1]
@@ -427,7 +434,7 @@ def test_commits_that_may_not_be_read_end_the_app() -> None:
         def committed(self, partitions):
             raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the group")
 
-    runner = shell.Runner(Engine([route()]), Refused(), [])
+    runner = shell.Runner(Engine([route()]), fake(Refused()), [])
     with pytest.raises(BrokerError):
         runner.on_partitions_assigned([TopicPartition("orders", 0)])
 
@@ -448,9 +455,9 @@ def test_partitions_that_come_while_the_consumer_is_being_closed_are_left_alone(
         def committed(self, partitions):
             raise AssertionError("asked")
 
-    runner = shell.Runner(Engine([route()]), Closing(), [])
+    runner = shell.Runner(Engine([route()]), fake(Closing()), [])
     runner.stop()
-    runner.run(None, None)
+    runner.run(fake(None), None)
     partitions = [TopicPartition("orders", 0)]
     runner.on_partitions_assigned(partitions)
     runner.on_partitions_revoked(partitions)
@@ -467,7 +474,7 @@ def test_of_what_is_lost_nothing_is_committed_and_nobody_waits_for_it() -> None:
     engine = Engine([route()], crash_guard=False)
     started(engine)
     engine.polled(TP, records(0, 1), 2, 0)
-    runner = shell.Runner(engine, Lost(), [])
+    runner = shell.Runner(engine, fake(Lost()), [])
     items = engine.take("threads", 1, 0)
     engine.finished(items, None, 0)
     held = engine.take("threads", 1, 0)
@@ -488,7 +495,7 @@ def test_a_commit_that_is_refused_in_a_rebalance_ends_nobody() -> None:
     started(engine)
     engine.polled(TP, records(0), 1, 0)
     engine.finished(engine.take("threads", 1, 0), None, 0)
-    runner = shell.Runner(engine, Refusing(), [])
+    runner = shell.Runner(engine, fake(Refusing()), [])
     runner.on_partitions_revoked([TopicPartition(*TP)])
     assert not engine.partitions
     started(engine)
@@ -517,7 +524,7 @@ def test_what_is_paused_follows_from_what_is_true_now() -> None:
 
     engine = Engine([route()], Limits(records=2), crash_guard=False)
     started(engine)
-    runner = shell.Runner(engine, Flags(), [])
+    runner = shell.Runner(engine, fake(Flags()), [])
     runner._pause(0)
     assert runner.consumer.paused() == set()
     engine.assigned(("orders", 1), 5, 0)  # and not among the consumer's any more
@@ -557,7 +564,7 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
             return {}
 
     consumer = Acknowledges()
-    runner = shell.Runner(Engine([route()]), consumer, [])
+    runner = shell.Runner(Engine([route()]), fake(consumer), [])
     key = ("orders", 0)
     runner.on_partitions_assigned([TopicPartition(*key)])
     runner.engine.polled(key, records(0), 1, 0)

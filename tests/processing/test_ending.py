@@ -23,6 +23,7 @@ from kohort.processing.runtime.exactly_once_runner import ExactRunner
 from kohort.processing.runtime.publishing import Published
 from kohort.processing.runtime.runner import Runner
 from kohort.processing.workers.worker_pools import ThreadPool
+from tests.known import fake
 from tests.processing.conftest import PATIENCE_S
 from tests.processing.test_broken import TP, records, started
 from tests.processing.world import route
@@ -189,7 +190,7 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
     engine.finished(items, [Done([Output("out", b"v")]), None], 0)
     now_ms, member, refused = [0], Member(), Refused(times)
     shell = Runner if kind is Engine else ExactRunner
-    runner = shell(engine, member, [], now_ms=lambda: now_ms[0])
+    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0])
     wait = runner._inbox_first
 
     def passing(left_ms: int) -> None:
@@ -202,7 +203,7 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
     runner.transactor = refused
     refused.start(runner.tell)
     runner.stop()
-    runner.run(refused, None)
+    runner.run(fake(refused), None)
     done = times < 100
     assert refused.left == (-1 if done else refused.left)
     assert (now_ms[0] >= 10_000) is not done

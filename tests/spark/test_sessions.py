@@ -11,6 +11,7 @@ import pytest
 from kohort.errors import ConfigError
 from kohort.spark import Pipeline, sessions
 from kohort.spark.sessions import check_classic, end_quietly
+from tests.known import fake
 
 
 @pytest.mark.parametrize(("error", "told"), [(EOFError(), ""), (ValueError("bad"), "bad")])
@@ -23,7 +24,7 @@ def test_the_end_of_the_jvm_is_no_error(
     try:
         raise error
     except Exception:
-        server.handle_error(None, ("127.0.0.1", 1))
+        server.handle_error(fake(None), ("127.0.0.1", 1))
     said = capfd.readouterr().err
     assert told in said
     assert bool(said) is bool(told)

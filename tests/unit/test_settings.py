@@ -9,6 +9,7 @@ import pytest
 from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kohort.errors import ConfigError
 from kohort.settings import choose, environment_settings, gather, read_settings, shown
+from tests.known import fake
 
 NOWHERE = {"HOME": "/nonexistent"}
 
@@ -147,6 +148,6 @@ def test_secrets_are_never_shown_and_may_stand_in_a_file(tmp_path: Path) -> None
 
 
 def test_keywords_win_over_an_object() -> None:
-    held = ProducerConfig(bootstrap_servers="127.0.0.1:1", linger_ms=1)
+    held = ProducerConfig(bootstrap_servers=fake("127.0.0.1:1"), linger_ms=1)
     made = ProducerConfig.settled(held, {"linger_ms": 7})
     assert (made.linger_ms, made.bootstrap_servers) == (7, held.bootstrap_servers)

@@ -28,8 +28,13 @@ class Watchable(Protocol):
     """The part of a `Consumer` or `AsyncConsumer` that others may look at."""
 
     @property
-    def config(self) -> Any: ...
-    def health(self) -> ConsumerHealth: ...
+    def config(self) -> Any:
+        """Its configuration."""
+        ...
+
+    def health(self) -> ConsumerHealth:
+        """What every partition is doing."""
+        ...
 
 
 @contextmanager

@@ -19,17 +19,34 @@ class Measured(Protocol):
     """A pipeline's progress; `kohort.spark.Progress`."""
 
     @property
-    def inputs(self) -> int: ...
+    def inputs(self) -> int:
+        """Records read."""
+        ...
+
     @property
-    def done(self) -> int: ...
+    def done(self) -> int:
+        """Records loaded."""
+        ...
+
     @property
-    def retrying(self) -> int: ...
+    def retrying(self) -> int:
+        """Records that wait for a retry."""
+        ...
+
     @property
-    def failed(self) -> int: ...
+    def failed(self) -> int:
+        """Dead letters."""
+        ...
+
     @property
-    def retries(self) -> int: ...
+    def retries(self) -> int:
+        """Retries so far."""
+        ...
+
     @property
-    def next_offsets(self) -> Mapping[tuple[str, int], int]: ...
+    def next_offsets(self) -> Mapping[tuple[str, int], int]:
+        """The next offset to read, by topic and partition."""
+        ...
 
 
 P = TypeVar("P", bound=Measured)
@@ -42,8 +59,13 @@ class Commanded(Protocol):
     stopping: bool
 
     @property
-    def client_config(self) -> dict[str, str]: ...
-    def stop(self) -> None: ...
+    def client_config(self) -> dict[str, str]:
+        """Settings of its clients."""
+        ...
+
+    def stop(self) -> None:
+        """End it soon."""
+        ...
 
 
 @contextmanager
@@ -55,7 +77,7 @@ def reachable(
     Args:
         pipeline: the one that runs.
         prefix: of the topics PREFIX.status and PREFIX.commands.
-        on_progress: who else is told of its progress.
+        on_progress: called with its progress, too.
 
     Returns:
         What to call with each progress.

@@ -15,7 +15,9 @@ from kohort.simulator.views import GroupLook, look_at
 class KnowsUnowned(Protocol):
     """The checks, as far as a group is settled by them."""
 
-    def unowned(self) -> list[str]: ...
+    def unowned(self) -> list[str]:
+        """Partitions without an owner."""
+        ...
 
 
 class ObservedGroup:

@@ -74,7 +74,9 @@ class MemberWorld(Protocol):
     @property
     def healed_ms(self) -> int | None: ...
     @property
-    def observed(self) -> ObservedGroup: ...
+    def observed(self) -> ObservedGroup:
+        """The group as its coordinator has it."""
+        ...
 
 
 class Hand(Channel):

@@ -19,6 +19,7 @@ from kohort.broker.log.files import LogFile, MemoryFiles
 from kohort.broker.server import server
 from tests.broker.harness import FakeEnv, Harness, batch_of
 from tests.broker.shadow_files import ShadowFiles
+from tests.known import fake
 from tests.patience import PATIENCE_S
 
 OS: dict[str, Any] = {"durability": "os", "log_index_interval_bytes": 4_096}
@@ -105,7 +106,7 @@ def test_an_orderly_end_takes_as_long_as_the_disk(
     next start recovered as after a crash, which took 41 s with 10,000 partitions."""
     monkeypatch.setattr(server, "_STOP_TIMEOUT_S", 0.01)
     files = SlowFiles()
-    broker = Broker(BrokerConfig(port=0, durability="os", data_dir="unused"), files=files)
+    broker = Broker(BrokerConfig(port=0, durability="os", data_dir="unused"), files=fake(files))
     broker.start()
     files.go_on.clear()
 

@@ -27,7 +27,7 @@ from kohort.wire.messages.metadata_response import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.known import known
+from tests.known import fake, known
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_answers_must_come_in_the_order_of_the_requests():
 
 def test_a_request_without_answer_is_not_waited_for():
     pipeline = Pipeline()
-    sent(pipeline, request(answer=None))
+    sent(pipeline, request(answer=fake(None)))
     assert len(pipeline) == 0
 
 

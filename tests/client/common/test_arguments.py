@@ -31,7 +31,7 @@ from kohort.errors import EncodeError, KohortError, UsageError
 from kohort.testing import Cluster
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.metadata_response import MetadataResponse
-from tests.known import known
+from tests.known import fake, known
 
 
 class Deaf:
@@ -124,8 +124,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
         {("t", 0): -5},
         {("t", 0): True},
         {("t", 0): 1 << 70},
-        {("t", 0): OffsetAndMetadata(1, 5)},
-        {("t", 0): OffsetAndMetadata(1, "", "0")},
+        {("t", 0): OffsetAndMetadata(1, fake(5))},
+        {("t", 0): OffsetAndMetadata(1, "", fake("0"))},
     ),
     "times": (5, "t", [("t", 0)], {"t": 0}, {("t", 0): "5"}, {("t", 0): 1.5}, {("t", 0): None}),
     "callback": (5, "x", [], object()),

@@ -19,6 +19,7 @@ from kohort.wire.messages.offset_commit_response import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from tests.known import fake
 
 ID = bytes(range(16))
 
@@ -40,7 +41,7 @@ class Cluster:
 def test_a_fetch_says_where_its_reader_is(rack: str) -> None:
     """KIP-392: without its rack in it, the leader cannot name the closest replica."""
     cluster = Cluster()
-    exchange = Exchange(ConsumerConfig(client_rack=rack, local_reads=False), cluster)
+    exchange = Exchange(ConsumerConfig(client_rack=rack, local_reads=False), fake(cluster))
     exchange.answers = Answers()
     part = FetchPart(TopicPartition("orders", 0), Stamp(1, 1), 7, 3, 100)
     exchange.fetch(FetchOrder(1, 1, 0, (part,), 1_000, 500))
@@ -66,7 +67,7 @@ def test_a_commit_outlives_its_topic_in_metadata() -> None:
     any more: it still names the topic's id, and its answer is understood (O7).
     """
     cluster, answers = Cluster(), Answers()
-    exchange = Exchange(ConsumerConfig(group_id="g"), cluster)
+    exchange = Exchange(ConsumerConfig(group_id="g"), fake(cluster))
     exchange.answers = answers
     tp = TopicPartition("orders", 0)
     exchange.commit(CommitSend(1, {tp: OffsetAndMetadata(7)}, Identity(1, "m")), coordinator=1)

@@ -8,6 +8,7 @@ import pytest
 
 from kohort.errors import ErrorCode
 from tests.group.consumer_harness import ConsumerBench, code, given
+from tests.known import known
 
 C = ErrorCode
 FULL: dict[str, Any] = {"topics": ["t"], "owned": {}, "rebalance_ms": 1_000}
@@ -37,14 +38,14 @@ def test_bad_requests_in_order(request_: dict[str, Any], text: str) -> None:
     """Each request is wrong in what is named, and in something that is looked at later."""
     answer = ConsumerBench().beat(**{"epoch": 0, **request_})
     assert code(answer) is C.INVALID_REQUEST
-    assert text in answer.error_message
+    assert text in known(answer.error_message)
     assert (answer.member_id, answer.assignment) == (None, None)
 
 
 def test_an_unknown_assignor_is_named_with_those_that_are_known() -> None:
     answer = ConsumerBench().enter("m", assignor="sticky")
     assert code(answer) is C.UNSUPPORTED_ASSIGNOR
-    assert "uniform, range" in answer.error_message
+    assert "uniform, range" in known(answer.error_message)
 
 
 def test_before_v1_the_coordinator_makes_the_id() -> None:

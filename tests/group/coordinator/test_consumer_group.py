@@ -276,13 +276,13 @@ def test_a_bad_plan_fails_the_heartbeat_and_leaves_the_old_target() -> None:
         mine.fault = fault
         if fault == "twice":
             answer = bench.enter("m2")
-            assert "twice" in answer.error_message
+            assert "twice" in known(answer.error_message)
         else:
             answer = bench.keep("m1")
-            assert text in answer.error_message
+            assert text in known(answer.error_message)
         assert code(answer) is C.UNKNOWN_SERVER_ERROR
-        assert "keeps its old assignment" in answer.error_message  # no member leaves for it
-        assert "leaves the group" not in answer.error_message
+        assert "keeps its old assignment" in known(answer.error_message)  # no member leaves for it
+        assert "leaves the group" not in known(answer.error_message)
         assert bench.wrote() == []
         assert bench.target("m1") == before
     assert set(bench.consumers.members) == {"m1"}

@@ -17,6 +17,7 @@ from kohort.processing.engine.output import Output
 from kohort.processing.runtime.publishing import BLOCKED_S, Sends
 from kohort.retry import headers as h
 from tests.clusters import Cluster
+from tests.known import fake
 from tests.processing.test_broken import TP, records, started
 from tests.processing.test_exact import read_committed, wait_for
 from tests.processing.world import route
@@ -124,8 +125,8 @@ def test_a_topic_that_cannot_be_had_is_not_waited_for_again_and_again() -> None:
                 raise KafkaTimeoutError("no metadata")
             return "sent"
 
-    sends = Sends(Slow(), lambda topic: 3, lambda: now_s[0])
-    publication = Publication(None)
+    sends = Sends(fake(Slow()), lambda topic: 3, lambda: now_s[0])
+    publication = Publication(fake(None))
     for _ in range(5):
         with pytest.raises(KafkaTimeoutError):
             sends.send(publication, Output(MISSING, b""))
@@ -151,10 +152,10 @@ def test_the_skew_of_clocks_is_what_no_delay_explains() -> None:
         def result(self):
             return self
 
-    sends = Sends(None, lambda topic: 3)
+    sends = Sends(fake(None), lambda topic: 3)
     assert sends.skew_ms is None
     for stamp_ms, skew_ms in ((now_ms - 2_000, 0), (now_ms - 9_000, -4_000)):
-        sends._appended(Stored(stamp_ms), now_ms - 5_000)
+        sends._appended(fake(Stored(stamp_ms)), now_ms - 5_000)
         assert sends.skew_ms == skew_ms
-    sends._appended(Stored(now_ms + 3_600_000), now_ms)
+    sends._appended(fake(Stored(now_ms + 3_600_000)), now_ms)
     assert sends.skew_ms == pytest.approx(3_600_000, abs=30_000)
