@@ -230,7 +230,7 @@ LARGE_CLASSES = {
         "Pipeline": 24,
     },
     "a port: everything that one side may ask of the other": {
-        "ClusterPort": 18,
+        "ClusterPort": 17,
         "HostServices": 16,
         "OsFiles": 14,
         "Store": 17,

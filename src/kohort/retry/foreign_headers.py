@@ -2,7 +2,7 @@
 
 Rules:
 - They repeat what Kohort's own headers say, come after them, and are on copies in the dead-letter
-  topic alone; nobody here reads them. A redrive leaves them out again.
+  topic alone; Kohort does not read them. A redrive leaves them out again.
 - Types are those of the make: Spring Kafka writes numbers as big-endian integers, Kafka Connect as
   text. What Kohort does not know (a connector's name, its stage) is absent.
 """

@@ -156,7 +156,7 @@ class RedrivePlan:
 def _chosen(fields: Mapping[str, str]) -> dict[str, str]:
     """What a preview and its confirmation have in common.
 
-    A browser sends each line of a field with an end of its own (CR LF), whatever the page had.
+    A browser sends each line of a field with an end of its own (CR LF), not as the page had it.
     """
     chosen = {name: fields.get(name, "").replace("\r\n", "\n") for name in CHOSEN}
     return chosen | {"offsets": " ".join(chosen["offsets"].split())}
