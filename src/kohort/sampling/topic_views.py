@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kohort.group.assignors import TopicView
-
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
+    from kohort.group.assignors import TopicView
 
 
 def topic_views(admin: Admin, names: Iterable[str]) -> dict[str, TopicView]:
     """Topics as an assignor sees them: partitions, leaders, racks; those that are gone left out."""
+    from kohort.group.assignors import TopicView
+
     there = sorted({t.name for t in admin.list_topics(include_internal=True)}.intersection(names))
     if not there:
         return {}
