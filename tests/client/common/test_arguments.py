@@ -234,8 +234,8 @@ OTHERWISE = {
     ("Producer", "produce_arrow", "partition"): "whole",
     ("Admin", "create_topics", "topics"): "new topics",
     ("Admin", "alter_quotas", "changes"): "numbers",
-    ("Admin", "delete_acls", "filter_"): "filter",
-    ("Admin", "describe_acls", "filter_"): "filter",
+    ("Admin", "delete_acls", "acl_filter"): "filter",
+    ("Admin", "describe_acls", "acl_filter"): "filter",
 }
 RIGHT: dict[str, Any] = {
     "seconds": 0.2,
