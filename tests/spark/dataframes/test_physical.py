@@ -63,17 +63,17 @@ def test_a_plan_is_made_once_and_sees_each_batch(spark: SparkSession) -> None:
 def test_what_did_not_change_is_broadcast_once(spark: SparkSession) -> None:
     """The exchange is the same object, which keeps its result."""
     plans = PhysicalPlans()
-    known = names(spark, one=1)
+    reference = names(spark, one=1)
     exchanges: list[int] = []
     for number in (1, 2, 3):
-        frames = {"rows": rows(spark, number), "names": known}
-        joined = frames["rows"].join(known, F.col("n") == F.col("id"), "left")
+        frames = {"rows": rows(spark, number), "names": reference}
+        joined = frames["rows"].join(reference, F.col("n") == F.col("id"), "left")
         plans.frame("step", frames, lambda joined=joined: joined).collect()
         plan = plans._made["step"].root.plan
         while "BroadcastHashJoin" not in plan.nodeName():
             plan = plan.children().apply(0)
-        identity = spark._jvm.java.lang.System.identityHashCode  # type: ignore[union-attr]
-        exchanges.append(known(identity(plan.right())))
+        identity: Any = spark._jvm.java.lang.System.identityHashCode  # type: ignore[union-attr]
+        exchanges.append(identity(plan.right()))
     assert len(set(exchanges)) == 1
 
 
