@@ -70,3 +70,15 @@ def test_a_slice_is_the_beginning_of_the_year_and_the_same_each_time(year: data.
     assert first.flights == year.flights[:2_000]
     assert first.weather == year.weather[: len(first.weather)]
     assert first.late
+
+
+def test_rows_become_json_objects_with_every_value() -> None:
+    rows = [
+        {"name": 'say "hi"', "n": 1, "x": 0.1},
+        {"name": "back\\slash", "n": None, "x": 26.06},
+        {"name": None, "n": -7, "x": None},
+        {"name": "Zürich", "n": 0, "x": 1e-7},
+    ]
+    table = data.pa.Table.from_pylist(rows)
+    assert [json.loads(value) for value in data.json_values(table, ["name", "n", "x"])] == rows
+    assert data.json_values(table, ["n"])[0] == b'{"n":1}'

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kohort import Consumer, TopicPartition
-from kohort.demo.flights_data import read_table, rows_of
+from kohort.demo.flights_data import read_table
 from kohort.retry.store import Store
 
 Hours = dict[tuple[str, str], tuple[int, int]]
@@ -83,7 +83,7 @@ def expected_hours(limit: int | None) -> Hours:
 
 def rows_in(table: Any, columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
     """The rows of some columns as tuples."""
-    return (tuple(row.values()) for row in rows_of(table, columns))
+    return zip(*(table[column].to_pylist() for column in columns), strict=True)
 
 
 def look_at(store: Store, servers: str, topic: str, partitions: int, wanted: Hours) -> Outputs:
