@@ -11,7 +11,7 @@ Rules:
 Shell: threads, clock, standard streams.
 """
 
-# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Silence of Spark's Python daemons about workers that Spark no longer wants.
+"""Keeps Spark's Python daemons from printing tracebacks of workers that Spark has dropped.
 
 Rules:
-- A worker whose pipe Spark has closed ends. That is no news, and is not printed.
-- Spark starts the daemons of data sources itself, from `pyspark.daemon`; there the worker that
-  imports a source of ours learns to be silent.
+- A worker ends when Spark closes its pipe. This is normal, so its traceback is not printed.
+- Spark starts the daemons of data sources itself, from `pyspark.daemon`; there a worker is changed
+  when it imports our source.
 """
 
-# pyspark carries no complete types, so strict checking would only speak of it.
+# pyspark's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
