@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kohort.client.admin import calls
 from kohort.client.shared import transaction
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
@@ -215,10 +216,15 @@ def test_the_transaction_times_out(
     now_ms = transaction.monotonic_ms
 
     def strike() -> None:
-        """As long a batch, for the broker and for the driver."""
+        """As long a batch, for the broker and for the driver.
+
+        Deadlines come from the same clock as the waits that they end: with one of them moved, the
+        first retriable error would be final.
+        """
         cluster.advance(LONG_S)
         later = int(LONG_S * 1000)
-        monkeypatch.setattr(transaction, "monotonic_ms", lambda: now_ms() + later)
+        for module in (calls, transaction):
+            monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms() + later)
 
     query.run(Fault(step, strike))
     query.check()
