@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 # Without the compiled modules: codecs, batches and assignors have tests over both, in one run. What
-# is left is what is chosen at import, in full in `make test-all`; `make test` runs the part of it
+# is left is what is chosen at import: all of it in `make test-all`; `make test` runs the part of it
 # where every request, record and batch goes the slower way.
 PURE := tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/assignors
 PURE_FIRST := tests/wire/test_roundtrip.py tests/records/test_round_trip.py \
@@ -32,7 +32,7 @@ PURE_FIRST := tests/wire/test_roundtrip.py tests/records/test_round_trip.py \
   tests/client/producer/test_producer_e2e.py tests/client/producer/plan/test_sender.py \
   tests/broker/apis/test_produce_fetch.py tests/broker/apis/test_apis.py \
   tests/broker/test_real_clients.py tests/broker/log/test_log.py
-ONCE_MORE := not nightly and not extended and not spark and not slow and not once
+ONCE_MORE := not nightly and not spark and not slow and not once
 
 # of fuzzing for each entry point, by `make sanitize`
 FUZZ_SECONDS ?= 20
@@ -66,13 +66,13 @@ test: setup lint  ## style, types and every proof once (WORKERS=0: one after ano
 	$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"; tests=$$?; \
 	wait $$types || { cat $(VENV)/types.log; exit 1; }; exit $$tests
 	@echo "==> tests again without the compiled modules (pure Python)"
-	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE)" $(PURE_FIRST)
+	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE) and not extended" $(PURE_FIRST)
 
 test-all: setup  ## what `make test` leaves out: more rows, seeds and kills of what it shows once
-	@echo "==> extended tests"
-	@$(PYTEST) -q $(BESIDE) -m "extended and not nightly"
-	@echo "==> the rest of the tests without the compiled modules (pure Python)"
-	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE)" $(addprefix --ignore=,$(PURE_FIRST)) $(PURE)
+	@echo "==> extended tests, and every example of each property"
+	@KOHORT_EVERY_EXAMPLE=1 $(PYTEST) -q $(BESIDE) -m "(extended or hypothesis) and not nightly"
+	@echo "==> tests without the compiled modules (pure Python), with all of their rows"
+	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE) and (rows or not extended)" $(PURE)
 
 quick: setup  ## lint, types and the tests of what changed since main (BASE=main), in a minute
 	@$(BIN)/python tools/quick.py --base $(BASE)

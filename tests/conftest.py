@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import examples, extend
 from tests.postgres import PostgresServer, unavailable
 
 settings.register_profile(
     "kohort",
     deadline=None,
+    max_examples=examples(100),
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="KOHORT_EXPLORE" not in os.environ,
 )
@@ -41,7 +43,7 @@ ONE_AFTER_ANOTHER = ("tests/spark/",)
 def scope_of(file: str) -> str:
     """Which tests stay together: those of a file, or all that share a Spark session."""
     for package in ONE_AFTER_ANOTHER:
-        if file.startswith(package) and "spark:" in (ROOT / file).read_text():  # takes the fixture
+        if file.startswith(package) and "mark.spark" in (ROOT / file).read_text():
             return package
     return file
 
@@ -87,8 +89,10 @@ LONGEST_FIRST = (
 once. Whatever is slow and not named here comes next."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, where others run beside them."""
+    """Rows beyond a test's sample are extended; long files first, where others run beside them."""
+    extend(items)
     if not hasattr(config, "workerinput"):
         return
     slow = {i.path for i in items if i.get_closest_marker("slow") or "spark" in i.keywords}

@@ -304,6 +304,7 @@ def play(flips: Flips, call: str, target: Flip | None) -> list[str]:
     return [f"{call}, {target}: {each}" for each in wrong]
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("many", [FEW, pytest.param(MANY, marks=pytest.mark.extended)])
 @pytest.mark.parametrize("call", CALLS)
 def test_one_flipped_bit(flips: Flips, call: str, many: int) -> None:

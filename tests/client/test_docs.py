@@ -16,6 +16,7 @@ def test_every_block_is_a_file_or_is_run() -> None:
     assert kinds_of_blocks(PAGE) == {"console"}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_page_of_clients_is_true(tmp_path: Path) -> None:

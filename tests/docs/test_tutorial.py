@@ -12,6 +12,7 @@ from tests.pages import ROOT, check, kinds_of_blocks
 PAGE = ROOT / "docs" / "tutorial.md"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_tutorial_works(tmp_path: Path) -> None:
     assert kinds_of_blocks(PAGE) == {"sh", "console"}

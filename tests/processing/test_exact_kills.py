@@ -134,6 +134,7 @@ def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> Non
     assert state(cluster, mode) == (GOOD, BAD)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("number", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("where", "place"),
@@ -150,6 +151,7 @@ def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, num
     finish(cluster, mode, program(mode, instance="one"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "instances",
     [("", ""), pytest.param(("one", "two"), marks=pytest.mark.extended)],
@@ -175,6 +177,7 @@ def test_a_process_that_hangs_and_comes_back(cluster, program, mode, place, inst
     finish(cluster, mode, first)
 
 
+@pytest.mark.extended
 @pytest.mark.postgres
 @pytest.mark.parametrize("where", ["postgres"])
 def test_a_database_that_is_killed_and_comes_back(cluster, program, mode, postgres) -> None:

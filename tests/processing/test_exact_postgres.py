@@ -47,6 +47,7 @@ def world(database: str, tmp_path: Path) -> Iterator[ExactWorld]:
     made.close()
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("place", PLACES["store"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_kill_anywhere_changes_nothing(world: ExactWorld, place: str, batch: int) -> None:
@@ -60,12 +61,14 @@ def test_who_was_left_behind_changes_nothing(world: ExactWorld) -> None:
     left_behind(world)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_lives_full_of_trouble(database: str, seed: int, tmp_path: Path) -> None:
     """X1 to X8: kills, refusals, lost answers, zombies; each input has its result once."""
     a_life(database, seed, tmp_path)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("where", [AT_THE_ROW, AT_THE_COMMIT], ids=["row", "commit"])
 @pytest.mark.parametrize("code", ["40001", "40P01", "57P01", "53300"])
 def test_what_the_server_refuses_for_now(
@@ -89,6 +92,7 @@ def test_what_the_server_refuses_for_now(
     check(world)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("after", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("crash", [False, True], ids=["restarted", "crashed"])
 def test_the_server_goes_away_in_the_midst_of_a_transaction(

@@ -59,6 +59,7 @@ def copying(app: App, topic: str, out: str) -> list[int]:
     return given
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("then", ["ends", "ends_last", "gives_up", "goes_on"])
 @pytest.mark.parametrize("instance", [None, "one"], ids=["dynamic", "static"])
 def test_what_a_zombie_has_done_is_never_seen(

@@ -16,7 +16,6 @@ from kohort.records import (
     TimestampType,
     read_batch_header,
 )
-from tests.effort import seeds
 from tests.known import known
 from tests.records.conftest import checked_set, fields
 
@@ -231,7 +230,8 @@ def with_nulls(words: list[bytes | None]) -> BinaryColumn:
     return BinaryColumn(bytes(bits), offsets, data, words.count(None))
 
 
-@pytest.mark.parametrize("seed", seeds(4, 12))
+@pytest.mark.rows(2)
+@pytest.mark.parametrize("seed", range(12))
 def test_rows_of_columns_are_those_that_are_appended_one_by_one(impl: Any, seed: int) -> None:
     """Usual rows have a loop of their own: others between them, limits and sums are the same."""
     chance = random.Random(seed)
@@ -273,6 +273,7 @@ def test_rows_of_columns_are_those_that_are_appended_one_by_one(impl: Any, seed:
         assert bytes(builder.take()) == bytes(plain.take())
 
 
+@pytest.mark.rows(1)
 def test_the_crc_of_records_that_were_summed_as_they_were_written(impl: Any) -> None:
     """Sums of pieces are joined: whatever the sizes, the CRC is that of the whole (F2)."""
     for each in (1, 90, 1_000, 40_000, 200_000):

@@ -108,6 +108,7 @@ def random_set(chance: random.Random) -> bytes:
     return data[: chance.randrange(1, len(data))] if chance.random() < 0.15 else data
 
 
+@pytest.mark.rows(30)
 @pytest.mark.parametrize("seed", range(150))
 def test_bulk_reading_is_the_same_in_both(seed: int) -> None:
     chance = random.Random(seed)

@@ -107,6 +107,7 @@ def test_every_truncation(codec: int) -> None:
             assert "cannot be read" in got[0][0]
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("codec", Compression)
 def test_every_flipped_bit(codec: int) -> None:
     """A bit of what the CRC covers is always seen; others change only what they say."""
@@ -124,6 +125,7 @@ def test_every_flipped_bit(codec: int) -> None:
             assert any(len(fact) == 2 for fact in got[:-1]), bit
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(("codec", "give"), WAYS)
 def test_flipped_bits_behind_a_right_crc(codec: int, give: Give) -> None:
     data = small(codec)
@@ -156,6 +158,7 @@ def mutated(chance: random.Random, data: bytes) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(("codec", "give"), WAYS)
 def test_mutants_with_a_right_crc(codec: int, give: Give) -> None:
     data = small(codec)

@@ -18,6 +18,7 @@ from kohort.retry.handling import Record
 from kohort.retry.headers import parse
 from kohort.retry.ledger import Place, backs_failed
 from kohort.retry.unreadable import Unreadable
+from tests.effort import examples
 from tests.retry.world import Killed, World, row
 
 numbers = itertools.count()
@@ -162,6 +163,7 @@ def test_a_damaged_batch_of_a_retry_topic_fails_the_records_in_it(world: World) 
     assert [copy.value for copy in copies] == [b"raw bytes"]
 
 
+@pytest.mark.rows(9)
 @pytest.mark.parametrize("place", KILLS)
 @pytest.mark.parametrize("topic", ["in", "in.g.retry.2s", "in.g.retry.5s"])
 def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -> None:
@@ -190,7 +192,7 @@ def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -279,6 +279,7 @@ def test_what_passes_is_tried_again(store: Store, code: str) -> None:
     assert store.query("SELECT 1") == [(1,)]
 
 
+@pytest.mark.extended
 def test_a_connection_that_was_cut_is_made_again(postgres: PostgresServer, store: Store) -> None:
     """While it is not in use, and by a server that was killed and came back."""
     store.prepare()

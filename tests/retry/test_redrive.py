@@ -191,6 +191,7 @@ class Died(BaseException):
     """kill -9: nothing may catch it."""
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("commits", [0, 1, 2])
 @pytest.mark.parametrize("target", ["entry", "retry:1h"])
 def test_what_a_crash_left_sent_is_not_sent_again(cluster, monkeypatch, commits, target) -> None:

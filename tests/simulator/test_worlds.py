@@ -16,8 +16,8 @@ from kohort.simulator.runs.simulation import Simulation
 from kohort.simulator.scenario import Scenario, examples, parse
 
 SRC = Path(kohort.__file__).parent.parent
-QUICK, EXTENDED, NIGHTLY, CHUNK = 20, 250, 10_000, 10
-SAME = range(0, 60, 7)
+EXTENDED, NIGHTLY, CHUNK = 250, 10_000, 10
+SAME, MORE = range(0, 60, 20), range(7, 60, 7)
 DIGESTS = """
 from kohort.simulator.runs.running import Options, run
 print(*(run(Options().plan(seed)).digest for seed in range(%d, %d, %d)))
@@ -30,13 +30,8 @@ def hold(seeds: range) -> None:
         assert not outcome.failed, f"{Options().command(seed)}\n" + "\n".join(story_of(outcome))
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        first if first <= QUICK else pytest.param(first, marks=pytest.mark.extended)
-        for first in range(1, EXTENDED, CHUNK)
-    ],
-)
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("first", range(1, EXTENDED, CHUNK))
 def test_seeds_hold(first: int) -> None:
     """G1-G13, C1-C6, O2, O3, O7, GL1-GL5, CL1, CL3 in random worlds."""
     hold(range(first, first + CHUNK))
@@ -50,6 +45,7 @@ def test_many_seeds_hold(first: int) -> None:
     hold(range(first, first + 1_000))
 
 
+@pytest.mark.rows(12)
 @pytest.mark.parametrize("scenario", examples(), ids=lambda scenario: scenario.name)
 def test_scenarios_hold(scenario: Scenario) -> None:
     """The bug corpus and the crash points of spec 2.12, in all variants."""
@@ -57,11 +53,13 @@ def test_scenarios_hold(scenario: Scenario) -> None:
         assert not outcome.failed, "\n".join(story_of(outcome))
 
 
-def test_a_seed_decides_everything() -> None:
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("seeds", [SAME, MORE], ids=str)
+def test_a_seed_decides_everything(seeds: range) -> None:
     """The same seed gives the same trace in another process with other hashes (spec 9.1)."""
-    here = [run(Options().plan(seed)).digest for seed in SAME]
+    here = [run(Options().plan(seed)).digest for seed in seeds]
     out = subprocess.run(
-        [sys.executable, "-c", DIGESTS % (SAME.start, SAME.stop, SAME.step)],
+        [sys.executable, "-c", DIGESTS % (seeds.start, seeds.stop, seeds.step)],
         capture_output=True,
         text=True,
         check=True,
@@ -103,7 +101,7 @@ def test_an_epoch_is_durable_with_its_first_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(1, 25), pytest.param(26, 75, marks=pytest.mark.extended)]
+    ("first", "count"), [(1, 5), pytest.param(6, 95, marks=pytest.mark.extended)]
 )
 def test_a_process_that_dies_takes_no_connection_of_its_twin(first: int, count: int) -> None:
     """Both have one name; the twin's connections were gone without its hearing of it."""

@@ -83,6 +83,7 @@ def test_a_small_topic_comes_whole_with_the_first_batch(
     assert first == {large: 690, small: 10}
 
 
+@pytest.mark.extended
 def test_aligned_reading_loses_nothing_to_a_watermark(
     spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_client_settings_are_keywords_or_a_mapping(tmp_path: Path) -> None:
         Pipeline("p", store=store, sasl_oauthbearer_token_provider=lambda: "t")
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("lenient", [True, False])
@@ -155,6 +156,7 @@ def test_a_deleted_topic_ends_a_stream_in_words_or_not_at_all(
         query.stop()
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_pipeline_goes_on_without_a_handler_and_with_it_again(
@@ -177,6 +179,7 @@ def test_a_pipeline_goes_on_without_a_handler_and_with_it_again(
     assert (numbers(both, first), numbers(both, second)) == ([1, 2], [1, 2])
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_topic_that_is_deleted_under_a_pipeline_is_named(
@@ -260,6 +263,7 @@ def test_a_change_while_records_wait_is_refused_before_anything_starts(
             after.run("until_idle", spark=spark)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_retries_do_not_queue_behind_source_batches(

@@ -29,6 +29,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointFiles:
     return checkpoint_files(f"file://{tmp_path}/", request.getfixturevalue("spark"))
 
 
+@pytest.mark.extended
 def test_a_checkpoint_of_other_topics_is_begun_anew(files: CheckpointFiles, tmp_path: Path) -> None:
     assert not begin_anew_for_other_topics(files, "source", ["b", "a"])
     assert topics_of(files, "source") is None, "there is no checkpoint yet"

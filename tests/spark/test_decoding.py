@@ -100,6 +100,7 @@ def test_a_worker_asks_the_registry_once_for_all_its_tasks(fake: Registry, tmp_p
     assert fake.asked == ["GET /schemas/ids/1"]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_avro_is_loaded_by_a_pipeline(

@@ -49,6 +49,7 @@ def test_every_block_is_a_file_or_is_run() -> None:
     assert kinds_of_blocks(OUTPUTS_PAGE) == {"console spark"}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)

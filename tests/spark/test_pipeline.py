@@ -153,6 +153,7 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
     assert sum(n for _, n in retry_topics["3s"]) >= 1
 
 
+@pytest.mark.extended
 @e2e
 @pytest.mark.timeout(600)
 def test_a_batch_that_nobody_can_read_stops_nobody(
@@ -195,6 +196,7 @@ def test_a_batch_that_nobody_can_read_stops_nobody(
         assert (parsed.origin.offset, parsed.origin_next_offset) == (2, 3)
 
 
+@pytest.mark.extended
 @e2e
 @pytest.mark.timeout(600)
 def test_crashes_and_lost_checkpoints_change_nothing(
@@ -226,6 +228,7 @@ def test_crashes_and_lost_checkpoints_change_nothing(
     assert committed(cluster, f"p-{job.orders}", job.orders) == [60, 2]
 
 
+@pytest.mark.extended
 @e2e
 @pytest.mark.timeout(600)
 def test_a_store_that_was_emptied_is_refused(spark: SparkSession, job: Job) -> None:

@@ -82,6 +82,7 @@ def league(cluster: Cluster, topic: Callable[..., str], produce: Any, tmp_path: 
     return League(cluster, topic, produce, tmp_path)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_rebuilt_while_the_old_one_goes_on_then_swapped(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Make", "Send"]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_pipeline_is_seen_and_drained(spark: SparkSession, job: Job, cluster: Cluster) -> None:

@@ -84,6 +84,7 @@ def send(broker: Cluster, topic: str, *values: str) -> None:
             producer.send(topic, value.encode())
 
 
+@pytest.mark.extended
 def test_the_broker_restarts_and_topics_come_and_go(
     spark: SparkSession, broker: Cluster, tmp_path: Path
 ) -> None:

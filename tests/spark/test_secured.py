@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
+@pytest.mark.extended
 def test_write_and_read_with_a_login(spark: SparkSession, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     word = tmp_path / "word"

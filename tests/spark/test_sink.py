@@ -62,6 +62,7 @@ def by_session(
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("start", [by_option, by_argument, by_options, by_session])
 @pytest.mark.spark
 @pytest.mark.timeout(600)
@@ -152,6 +153,7 @@ _reads("failOnDataLoss", lambda t: {"subscribe": t, "failOnDataLoss": "false"})
 _reads("kafka.*", lambda t: {"subscribe": t, "kafka.fetch.max.bytes": "1000000"})
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("option", READS)
 @pytest.mark.spark
 @pytest.mark.timeout(600)

@@ -121,6 +121,7 @@ def test_stream_resumes_and_publishes_its_progress(
     assert [row for _, batch in seen for row in batch] == []
 
 
+@pytest.mark.extended
 def test_records_that_are_gone_are_an_error_or_a_gap(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
 ) -> None:
@@ -177,6 +178,7 @@ def test_refusals_reach_the_user(spark: SparkSession, cluster: Cluster) -> None:
         spark.read.format("kohort").options(**servers).load().collect()
 
 
+@pytest.mark.extended
 def test_spark_finds_the_source_by_its_module_name() -> None:
     """`pyspark_kohort` holds the `DefaultSource`."""
     pytest.importorskip("pyspark")
@@ -185,6 +187,7 @@ def test_spark_finds_the_source_by_its_module_name() -> None:
     assert pyspark_kohort.DefaultSource.name() == "kohort"
 
 
+@pytest.mark.extended
 def test_a_start_at_the_end_survives_a_crash_in_batch_0(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def test_every_block_is_run() -> None:
     assert {language for language, _ in BLOCKS} == {"python"}
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_blocks_run(spark: SparkSession, cluster: Cluster) -> None:

@@ -50,6 +50,7 @@ def test_json_is_typed_columns(
         reader.option("mode", "FAILFAST").load().collect()
 
 
+@pytest.mark.extended
 def test_avro_with_a_registry_is_typed_columns(
     spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
 ) -> None:
@@ -79,6 +80,7 @@ def test_avro_with_a_registry_is_typed_columns(
     assert "does not begin as a schema registry's format" in rows[2]._error
 
 
+@pytest.mark.extended
 def test_a_stream_of_typed_values_aggregates(
     spark: SparkSession,
     cluster: Cluster,

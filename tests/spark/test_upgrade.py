@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", release.versions())

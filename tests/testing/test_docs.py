@@ -20,6 +20,7 @@ ROOT = Path(kohort.__file__).parents[2]
 PAGE = ROOT / "docs" / "testing.md"
 
 
+@pytest.mark.extended
 def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
     files = blocks_of(PAGE, "python")
     assert len(files) >= 9

@@ -191,6 +191,7 @@ def every_trouble() -> list[Any]:
     ]
 
 
+@pytest.mark.rows(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("trouble", "protocol"), every_trouble())
 def test_runs_with_trouble_have_a_good_history(

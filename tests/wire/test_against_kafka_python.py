@@ -90,6 +90,7 @@ def shared_versions(cls: type[Message]) -> range:
     return range(cls.MIN_VERSION, min(cls.MAX_VERSION, THEIRS[cls.NAME].max_version) + 1)
 
 
+@pytest.mark.rows(32)
 @pytest.mark.parametrize("name", sorted(THEIRS))
 def test_bytes_and_values_agree_in_both_directions(name: str) -> None:
     cls = message_class(name)

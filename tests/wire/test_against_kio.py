@@ -90,6 +90,7 @@ def struct_differences(ours: Any, theirs: Any, facts: schema.Struct, version: in
     return found
 
 
+@pytest.mark.rows(32)
 @pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in NOT_IN_KIO])
 def test_bytes_and_values_agree_in_both_directions(name: str) -> None:
     cls = message_class(name)

@@ -52,6 +52,7 @@ def read(decoder: Any, cls: type[Message], data: bytes) -> Any:
         return type(error)
 
 
+@pytest.mark.rows(32)
 @pytest.mark.parametrize("name", ALL_NAMES)
 def test_ordinary_messages_are_the_machines_alone(name: str) -> None:
     cls = message_class(name)
@@ -67,6 +68,7 @@ def test_ordinary_messages_are_the_machines_alone(name: str) -> None:
             assert again == read(generated_decoder(cls, version, view=False), cls, data)[0]
 
 
+@pytest.mark.rows(32)
 @pytest.mark.parametrize("name", ALL_NAMES)
 def test_damaged_messages_come_to_the_same(name: str) -> None:
     cls = message_class(name)

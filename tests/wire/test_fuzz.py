@@ -54,6 +54,7 @@ def has_nan(message: Message) -> bool:
     return "nan" in repr(message)
 
 
+@pytest.mark.rows(48)
 @pytest.mark.parametrize("name", ALL_NAMES)
 def test_mutations_raise_decode_errors_and_nothing_else(name: str) -> None:
     cls = message_class(name)
@@ -93,6 +94,7 @@ def test_whole_requests_survive_mutation() -> None:
                 decode_request(mutated(frame, pick))
 
 
+@pytest.mark.rows(24)
 @pytest.mark.parametrize("name", [n for n in ALL_NAMES if n.endswith("Request")])
 def test_a_hostile_length_anywhere_costs_no_memory(name: str) -> None:
     cls = message_class(name)

@@ -34,6 +34,7 @@ def attack(seed: int, frames: int, **config: Any) -> HostileWorld:
     return world
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("acls", [False, True])
 def test_made_and_damaged_frames_end_no_broker(seed: int, acls: bool) -> None:

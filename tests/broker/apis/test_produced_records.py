@@ -20,7 +20,6 @@ from kohort.wire.messages.produce_response import PartitionProduceResponse
 from tests.broker.fast_path.test_fast_path import Served, frame_of
 from tests.broker.harness import WALL_MS, Harness, batch_of, produce_request
 from tests.broker.hostile_batches import hostile_batch
-from tests.effort import seeds
 from tests.records.conftest import RECORDS, raw_batch, raw_record
 
 NOW_MS = WALL_MS + 1_000_000
@@ -189,7 +188,8 @@ def test_only_so_many_records_without_a_key_are_named(on_fast_path: bool) -> Non
     assert [error.batch_index for error in answer.record_errors] == list(range(1, 2_000, 2))
 
 
-@pytest.mark.parametrize("seed", seeds(1, 3))
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("seed", range(3))
 def test_hostile_contents_behind_right_checksums(on_fast_path: bool, seed: int) -> None:
     """Of thousands some are stored: of these every record can be read, and none of the others
     uses an offset.

@@ -34,6 +34,7 @@ from kohort.wire.messages.txn_offset_commit_request import (
 from tests.broker.coordinator.test_shard_host import GROUP, Nodes
 from tests.broker.harness import Answer
 from tests.broker.transacting import markers_request
+from tests.effort import examples
 from tests.group.harness import Logged, compactions, replay
 
 MEMBERS, PRODUCER = 3, 7
@@ -178,7 +179,7 @@ class World(Nodes):
                         assert shard.durable == host.shard.durable
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TURNS)
 def test_the_state_is_what_the_log_says_after_every_turn(
     turns: list[list[tuple[str, int]]],

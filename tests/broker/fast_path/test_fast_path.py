@@ -174,6 +174,7 @@ def state(one: Served) -> dict[str, bytes | None]:
     return {name: files.read_all(name) for name in names}
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("block", range(6))
 def test_the_lane_and_the_general_way_do_the_same(block: int) -> None:
     """Where rights are asked for, too."""

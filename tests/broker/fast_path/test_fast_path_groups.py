@@ -237,6 +237,7 @@ class Client:
             del known.members[next(iter(known.members))]
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_lane_and_the_general_way_do_the_same(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,7 @@ def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(records(log)) < len(before)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("block", range(4))
 def test_a_power_cut_while_compacting_loses_nothing(block: int) -> None:
     """L10: before the swap the old ones stand, after it the new."""

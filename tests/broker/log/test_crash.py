@@ -59,6 +59,7 @@ class World:
         self.acked = len(values)  # recovered is durable: it may not go any more
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("block", range(8))
 def test_a_power_cut_loses_nothing_acknowledged(block: int) -> None:
     """L1, L2, L7: cut at random, and again while recovering, then go on."""

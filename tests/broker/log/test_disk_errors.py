@@ -111,6 +111,7 @@ class Life:
         assert max(held, default=-1) >= self.committed
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     ("on_fast_path", "error"),
     [

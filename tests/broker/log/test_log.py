@@ -21,6 +21,7 @@ from kohort.broker.log.topic_config import TopicConfig
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 from tests.broker.harness import WALL_MS, batch_of
+from tests.effort import examples
 
 BROKER = BrokerConfig(durability="memory")
 
@@ -132,7 +133,7 @@ def test_a_search_among_bytes_that_are_no_batches() -> None:
     assert found is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     stamps=st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), min_size=1, max_size=40),
     interval=st.sampled_from(["0", "150", "100000"]),

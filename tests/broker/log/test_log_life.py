@@ -95,6 +95,7 @@ def test_a_deletion_that_stops_half_way_takes_nothing_of_a_new_topic(
     assert call > 5
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("by", ["retention", "delete-records"])
 def test_an_error_in_any_call_of_a_deletion_of_old_segments_loses_nothing_else(by: str) -> None:
     """L2, L8: a segment that could not be removed leaves no gap at which recovery would cut."""
@@ -132,6 +133,7 @@ def test_an_error_in_any_call_of_a_deletion_of_old_segments_loses_nothing_else(b
     assert call > 10
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("end", ["orderly", "checkpoint", "crash"])
 def test_an_error_in_any_call_of_a_roll_loses_nothing_acknowledged(end: str) -> None:
     """L1, L2, L8: a batch may still fit into the old segment when the new one could not be had."""

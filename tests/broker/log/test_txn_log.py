@@ -149,6 +149,7 @@ def read(log: PartitionLog, start: int = 0, max_bytes: int = 300) -> list[tuple[
     return found
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("seed", range(25))
 def test_what_is_committed_is_read_and_nothing_else(seed: int) -> None:
     """F2 at every moment, from every offset, over rolls, restarts and crashes."""
@@ -161,6 +162,7 @@ def test_what_is_committed_is_read_and_nothing_else(seed: int) -> None:
         assert read(world.log, start) == wanted
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("seed", range(25))
 def test_compaction_keeps_the_last_committed_record_of_each_key(seed: int) -> None:
     """Aborted records go and never count; what is open, and what is behind it, is left alone."""

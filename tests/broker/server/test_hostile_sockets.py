@@ -89,6 +89,7 @@ def test_more_connections_than_allowed_are_closed_and_the_others_stay(cluster: C
     prove_served(cluster)
 
 
+@pytest.mark.extended
 def test_who_never_reads_is_read_from_no_more(cluster: Cluster) -> None:
     """Answers that nobody takes are bounded; the rest of the requests waits in the sockets."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
@@ -152,6 +153,7 @@ def test_an_oversized_request_of_a_small_api_ends_its_connection(cluster: Cluste
     prove_served(cluster)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
 def test_a_bomb_is_refused(cluster: Cluster, codec: Compression) -> None:
     """A batch that unpacks to 200 MB is refused, and never unpacked as a whole."""

@@ -327,6 +327,7 @@ class Process:
         return code
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_kill_9_loses_nothing_acknowledged(durability: str, tmp_path: Path) -> None:
     """L1: whatever was answered is there after kill -9, in the order of the offsets."""
@@ -406,6 +407,7 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
             assert sizes.pop() > 900_000
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("durability", ["memory", "os"])
 def test_clients_that_do_not_read_cost_no_memory_and_hold_nobody_up(
     durability: str, tmp_path: Path

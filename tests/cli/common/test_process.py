@@ -169,6 +169,7 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_closes_a_consumer_cleanly(
     cluster: Cluster, number: signal.Signals, code: int

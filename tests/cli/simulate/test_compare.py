@@ -47,6 +47,7 @@ def test_events_for_programs(tmp_path: Path) -> None:
     assert [int(row["messages"]) for row in as_csv] == [row["messages"] for row in as_json]
 
 
+@pytest.mark.extended
 def test_page_with_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")

@@ -169,6 +169,7 @@ def statements(fn: Callable[..., Any]) -> list[int]:
     return sorted(first + number - 1 for number in numbers)
 
 
+@pytest.mark.rows(3)
 @pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
 @pytest.mark.parametrize(("program", "fn"), PLACES, ids=lambda it: it.__qualname__)
 def test_an_interrupt_where_threads_meet_ends_the_program(
@@ -207,6 +208,7 @@ def test_an_interrupt_at_any_step_ends_the_program(world: World, program: Any) -
         assert committed is None or committed.offset <= 6
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("line", statements(run_steps)[1:-1])  # but for the `close` at its end
 def test_a_call_that_an_interrupt_leaves_is_over_at_once(world: World, line: int) -> None:
     """C9, C11. Half done, it would be ended by the collector: after `close`, or inside a later

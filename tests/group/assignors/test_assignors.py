@@ -32,6 +32,7 @@ from kohort.group.assignors.roundrobin import RoundRobinAssignor
 from kohort.group.assignors.user_data import decode_generation, decode_previous, encode_previous
 from kohort.group.member.leader_plan import changed_topics, hold_back, make_plan, read_members
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
+from tests.effort import examples
 from tests.group.assignor_tools import counts, group, owning, shown
 
 RANGE, ROUNDROBIN = RangeAssignor(), RoundRobinAssignor()
@@ -118,7 +119,7 @@ def test_range_puts_partitions_where_their_replicas_are() -> None:
     members=st.integers(1, 6),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_every_plan_is_whole_and_independent_of_order(
     name: str, sizes: list[int], members: int, seed: int

@@ -28,6 +28,7 @@ from kohort.group.assignors.base import checked, freeze
 from kohort.group.assignors.rack_aware import LeaderRacks
 from kohort.group.assignors.user_data import encode_previous
 from kohort.group.assignors.weighted import weight_of
+from tests.effort import examples
 from tests.group.assignor_tools import (
     best,
     counts,
@@ -77,7 +78,7 @@ def test_weighted_is_as_good_as_trying_everything(seed: int) -> None:
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.integers(0, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_weighted_loads_are_in_proportion(weights: list[int], partitions: int) -> None:
     """No member could have one more and be better off than the member that gave it."""
     names = {f"m{k:02}": weight for k, weight in enumerate(weights)}
@@ -201,7 +202,7 @@ def telling(name: str, view: GroupView) -> GroupView:
 
 @pytest.mark.parametrize("name", EVERY)
 @given(st.integers(0, 1 << 16))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_plan_is_whole_and_depends_on_nothing_else(name: str, seed: int) -> None:
     """G2, G14: complete, nobody's twice, only subscribers; no order matters, nothing is kept."""
     chance = random.Random(seed)
@@ -219,7 +220,7 @@ def test_a_plan_is_whole_and_depends_on_nothing_else(name: str, seed: int) -> No
 
 @pytest.mark.parametrize("name", [*KEEPING, "client roundrobin"])
 @given(st.integers(1, 20), st.lists(st.integers(1, 20), min_size=1, max_size=5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_equal_subscriptions_differ_by_one_at_most(
     name: str, members: int, sizes: list[int]
 ) -> None:
@@ -237,7 +238,7 @@ def test_equal_subscriptions_differ_by_one_at_most(
     st.integers(0, 3),
     st.integers(0, 1 << 16),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_only_what_must_move_moves(
     name: str, members: int, sizes: list[int], joins: int, seed: int
 ) -> None:
@@ -260,7 +261,7 @@ def test_only_what_must_move_moves(
 
 @pytest.mark.parametrize("name", KEEPING)
 @given(st.integers(0, 1 << 16))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_plan_that_was_carried_out_stays(name: str, seed: int) -> None:
     """G14: a rebalance for nothing moves nothing, whatever the subscriptions, racks and weights."""
     chance = random.Random(seed)

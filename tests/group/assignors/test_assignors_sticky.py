@@ -14,6 +14,7 @@ from kohort.group.assignors.base import Assignor, checked
 from kohort.group.assignors.racks import ReplicaRacks
 from kohort.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from kohort.group.assignors.user_data import decode_previous, encode_previous
+from tests.effort import examples
 from tests.group.assignor_tools import best, counts, group, moves, owning, shown, worth
 
 STICKY = CooperativeStickyAssignor()
@@ -77,6 +78,7 @@ def random_group(chance: random.Random, most: int, *, racks: bool = False) -> Gr
     return GroupView(members, views)
 
 
+@pytest.mark.rows(20)
 @pytest.mark.parametrize("racks", [False, True], ids=["plain", "racks"])
 @pytest.mark.parametrize("seed", range(40))
 def test_is_as_good_as_trying_everything(seed: int, *, racks: bool) -> None:
@@ -121,7 +123,7 @@ def existing_claims(view: GroupView) -> GroupView:
     joins=st.integers(0, 10),
     seed=st.integers(0, 1 << 16),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_equal_subscriptions(members: int, sizes: list[int], joins: int, seed: int) -> None:
     """G14: counts differ by at most one, only what must move does, whatever comes and goes."""
     chance = random.Random(seed)

@@ -23,7 +23,6 @@ from kohort.group.coordinator.handlers import consumer_heartbeat
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.group.coordinator.state.consumer_table import ConsumerState
 from kohort.group.coordinator.state.effects import Effects
-from tests.effort import seeds
 from tests.group.consumer_harness import ConsumerBench, check_consumer_group, given
 from tests.group.harness import GROUP, compactions, replay
 
@@ -462,7 +461,8 @@ def run(seed: int, events: int, *, migrate: bool) -> int:
     return world.kinds
 
 
-@pytest.mark.parametrize("seed", seeds(4, 8))
+@pytest.mark.rows(2)
+@pytest.mark.parametrize("seed", range(8))
 def test_invariants_hold_through_random_histories(seed: int) -> None:
     run(seed, 200, migrate=False)
 

@@ -14,7 +14,6 @@ import pytest
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
-from tests.effort import seeds
 from tests.group.harness import DELAY_MS, GROUP, Bench
 
 C, S = ErrorCode, GroupState
@@ -402,7 +401,8 @@ def run(seed: int, events: int) -> None:
     world.bench.shard.unload()
 
 
-@pytest.mark.parametrize("seed", seeds(6, 16))
+@pytest.mark.rows(3)
+@pytest.mark.parametrize("seed", range(16))
 def test_invariants_hold_through_random_histories(seed: int) -> None:
     run(seed, 300)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.effort import seeds
 from tests.group.consumer_member_world import CONSUMER, ConsumerWorld, change, migrate
 from tests.group.member_world import POLL_MS, SESSION_MS, fault
 
@@ -21,7 +20,8 @@ def trouble(world: ConsumerWorld, faults: int) -> None:
         fault(world)
 
 
-@pytest.mark.parametrize("seed", seeds(10, 30))
+@pytest.mark.rows(6)
+@pytest.mark.parametrize("seed", range(30))
 def test_a_world_of_faults_comes_to_rest(seed: int) -> None:
     """No two owners at any time; afterwards everybody is in and every partition is owned."""
     faults(seed)
@@ -35,8 +35,9 @@ def faults(seed: int) -> None:
     rest(world)
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("seed", seeds(6, 20))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_world_that_changes_comes_to_rest(seed: int, static: bool) -> None:
     """B7, B12, KIP-345: topics created again, patterns, subscriptions, members that come back."""
     changes(seed, static)
@@ -53,7 +54,8 @@ def changes(seed: int, static: bool) -> None:
     rest(world)
 
 
-@pytest.mark.parametrize("seed", seeds(4, 12))
+@pytest.mark.rows(4)
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_migrates_online_there_and_back(seed: int, strategy: str) -> None:
     """Spec 2.14: classic to consumer and back, member by member, with faults in between."""

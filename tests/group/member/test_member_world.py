@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.effort import seeds
 from tests.group.member_world import World, story
 
 
+@pytest.mark.rows(9)
 @pytest.mark.parametrize("protocol", ["range", "sticky", "cooperative-sticky"])
-@pytest.mark.parametrize("seed", seeds(10, 30))
+@pytest.mark.parametrize("seed", range(30))
 def test_a_world_of_faults_comes_to_rest(seed: int, protocol: str) -> None:
     """No two owners at any time; afterwards everybody is in and every partition is owned."""
     story(seed, protocol)
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("protocol", ["sticky", "cooperative-sticky"])
-@pytest.mark.parametrize("seed", seeds(6, 20))
+@pytest.mark.parametrize("seed", range(20))
 def test_static_members_come_back_and_twins_are_fenced(seed: int, protocol: str) -> None:
     """KIP-345, G8: an instance restarts, or a second one takes its name and the first must stop."""
     story(seed, protocol, static=True)

@@ -417,6 +417,7 @@ def test_draining_begins_nothing_more_and_commits_what_is_done() -> None:
     assert (engine.outstanding, engine.outstanding_bytes) == (0, 0)
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("seed", range(25))
 def test_soak(seed: int, order: Order) -> None:

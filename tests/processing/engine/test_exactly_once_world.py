@@ -152,6 +152,7 @@ def left_behind(world: ExactWorld) -> None:
     check(world)
 
 
+@pytest.mark.rows(9)
 @pytest.mark.parametrize(
     ("mode", "place"), [(mode, place) for mode in MODES for place in PLACES[mode]]
 )
@@ -261,6 +262,7 @@ def a_life(mode: str, seed: int, path: Path) -> None:
         world.close()
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_lives_full_of_trouble(mode, seed, tmp_path) -> None:
@@ -376,6 +378,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(("mode", "plant"), [(m, p) for m in MODES for p in PLANTED[m]])
 def test_planted_defects_are_found(mode, plant, tmp_path, monkeypatch) -> None:
     """The checks above are worth something: each of these is found within a few lives."""

@@ -59,7 +59,7 @@ def test_lanes_go_on_in_the_same_order(steps, kept) -> None:
 
 
 @given(st.sets(st.integers(0, 2**40)), st.lists(st.integers(0, 2**40)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_is_done_is_taken_out_once(unfinished, offsets) -> None:
     """Also when it is said twice, or was never there (W1: a completion that is stale)."""
     offsets += list(unfinished)[:3]

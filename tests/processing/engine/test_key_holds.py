@@ -140,6 +140,7 @@ def test_retry_topics_that_hold_more_than_the_bound_at_a_start() -> None:
         assert offsets[-1] == max(offsets), f"{key}: the source overtook its retry topic"
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("seed", range(15))
 def test_order_within_a_key_through_crashes(seed: int) -> None:
     chance = random.Random(seed)

@@ -212,6 +212,7 @@ class _Log:
         return found, found[-1] + 1
 
 
+@pytest.mark.rows(60)
 @pytest.mark.parametrize("seed", range(300))
 def test_nothing_skipped_and_nothing_committed_is_repeated(seed: int) -> None:
     """Any interleaving of poll, complete, commit, crash and restore (W1, R1).

@@ -23,6 +23,7 @@ PARTITIONS = 2
 LATE_MS = QUIET["fetch_max_wait_ms"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "on_failure", ["pass", pytest.param("hold_key", marks=pytest.mark.nightly)]
 )

@@ -37,6 +37,7 @@ def strict() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
     strict: Cluster, start, mode: str | None, tmp_path: Path

@@ -45,6 +45,7 @@ def fill(cluster: Cluster, topic: str) -> None:
             producer.send(topic, b"%d" % (100 + partition), partition=partition)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
 def test_an_app_gets_past_damaged_batches(
     cluster, topic, app, start, tmp_path: Path, promise: str | None

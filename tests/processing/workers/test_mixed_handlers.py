@@ -54,6 +54,7 @@ def test_each_record_comes_to_the_handler_of_its_topic() -> None:
     assert given == [("single", 3), ("batch", 0, 1)]
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_an_app_of_every_kind(cluster, topic, app, start, workers) -> None:
     pytest.importorskip("pyarrow")

@@ -220,6 +220,7 @@ def test_eager_stops_everybody_and_cooperative_only_who_gives_up() -> None:
         assert max(incremental.unowned[joined_s:]) <= 100 // 11
 
 
+@pytest.mark.extended
 def test_the_same_seed_gives_the_same_table_in_any_process() -> None:
     """Hashes of texts differ from process to process; nothing may depend on them."""
     code = (

@@ -31,6 +31,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("seed", [*range(2, 6), 8])
 def test_a_random_system_holds(seed: int) -> None:
     outcome = run(plan_of(seed))
@@ -52,6 +53,7 @@ def test_a_seed_decides_everything() -> None:
     assert (first.events, first.ended_ms) == (second.events, second.ended_ms)
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_happens_and_is_survived(fault: str) -> None:
     """Every kind of fault alone, with every program at work."""

@@ -74,7 +74,8 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("steps", [STEPS, pytest.param(OTHERS, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("steps", [STEPS, OTHERS])
 def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(
     spark: SparkSession, job: Job, steps: tuple[str, ...]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(
     assert job.query("SELECT count(*) FROM orders") == [(number,)]
 
 
+@pytest.mark.extended
 def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job) -> None:
     """Their positions are in the database; a stateful stage's truth includes its checkpoint."""
     job.price("nut", 2)

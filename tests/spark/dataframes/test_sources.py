@@ -38,6 +38,7 @@ def dead_letters(
     return [(bytes(r.value), {h.key: bytes(h.value or b"") for h in r.headers}) for r in rows]
 
 
+@pytest.mark.extended
 def test_formats_of_one_stage_are_decoded_where_they_are_fetched(
     spark: SparkSession,
     cluster: Cluster,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError, ConnectionFailedError
+from tests.effort import examples
 from tests.known import known
 from tests.serdes.fake_registry import Registry, running
 
@@ -149,7 +150,7 @@ def as_arrow(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, "counts": list(value["counts"].items()), "either": members}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.none() | st.binary(max_size=8) | VALUES, max_size=5))
 def test_values_are_what_fastavro_wrote(values: list[Any]) -> None:
     """Every type; a tombstone is null, and bytes that do not decode leave no trace."""
@@ -169,7 +170,7 @@ def test_values_are_what_fastavro_wrote(values: list[Any]) -> None:
     assert [e is not None for e in errors] == [isinstance(v, bytes) for v in values]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(VALUES, st.data())
 def test_a_broken_value_never_touches_its_neighbours(value: Any, data: Any) -> None:
     whole = written(EVERYTHING, value)

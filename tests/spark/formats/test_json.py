@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
+
 pa = pytest.importorskip("pyarrow")
 
 SCHEMA = (
@@ -94,7 +96,7 @@ def test_what_does_not_decode_says_why(value: bytes, schema: str) -> None:
         raise ValueError(decoded.errors[0].as_py())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.sampled_from([*GOOD, *BAD, None]), max_size=12), st.booleans())
 def test_a_record_never_changes_what_becomes_of_another(
     values: list[bytes | None], with_a_map: bool
@@ -110,7 +112,7 @@ def test_a_record_never_changes_what_becomes_of_another(
         assert (error is not None) == (value in BAD)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.binary(max_size=12) | st.sampled_from([b"{}", b'{"id":', b"}"]), max_size=6))
 def test_hostile_bytes_never_shift_their_neighbours(values: list[bytes]) -> None:
     mixed: list[bytes | None] = []

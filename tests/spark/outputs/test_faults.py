@@ -176,6 +176,7 @@ def rows(*usual: tuple[str, bool], kinds: str) -> list[Any]:
     return params
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("step", [Step.AFTER_STAGING, Step.AFTER_MERGE], ids=lambda s: s.name)
 @pytest.mark.parametrize(
     ("kind", "stateful"), rows(("postgres", True), kinds="postgres postgres+topic")
@@ -191,6 +192,7 @@ def test_postgresql_is_stopped_at_once(query: Query, postgres: PostgresServer, s
     query.check()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("step", [Step.AFTER_STAGING, Step.BEFORE_END], ids=lambda s: s.name)
 @pytest.mark.parametrize(
     ("kind", "stateful"), rows(("topic", False), kinds="topic sqlite+topic postgres+topic")
@@ -204,6 +206,7 @@ def test_the_broker_is_killed(query: Query, cluster: Cluster, step: Step) -> Non
     query.check()
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("step", [Step.AFTER_STAGING, Step.BEFORE_END], ids=lambda s: s.name)
 @pytest.mark.parametrize(
     ("kind", "stateful"),
@@ -231,6 +234,7 @@ def test_the_transaction_times_out(
     assert not query.failures, "no restart of the query is needed"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "stateful"),
     rows(("sqlite", False), kinds="sqlite postgres sqlite+topic postgres+topic"),
@@ -253,6 +257,7 @@ def test_staging_is_deleted(query: Query, tmp_path: Path) -> None:
     query.check()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("kind", "stateful"), rows(("sqlite+topic", True), kinds=" ".join(KINDS)))
 def test_a_python_worker_dies_within_a_batch(query: Query, tmp_path: Path) -> None:
     """Before a row of its task is staged or written. The task is tried again, or the query is."""

@@ -63,6 +63,7 @@ def test_each_batch_once(stream: Stream, tmp_path: Path, monkeypatch: pytest.Mon
         stream.run(stream.rows(), to_files(str(path)))
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_lost_checkpoint_is_refused(stream: Stream, tmp_path: Path) -> None:
@@ -77,6 +78,7 @@ def test_a_lost_checkpoint_is_refused(stream: Stream, tmp_path: Path) -> None:
     assert numbers_in(stream.spark, path) == [1, 2]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_behind_a_table(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

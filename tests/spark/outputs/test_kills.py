@@ -186,6 +186,7 @@ def job(
     return made
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "step", "stateful"),
     [

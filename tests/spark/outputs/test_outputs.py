@@ -47,6 +47,7 @@ def test_update_mode_upserts_and_a_replay_changes_nothing(stream: Stream, store:
     ]
 
 
+@pytest.mark.extended
 def test_complete_mode_replaces_the_table(stream: Stream, store: Store) -> None:
     create(store, "CREATE TABLE t (k INTEGER PRIMARY KEY, total INTEGER, c INTEGER)")
     create(store, "INSERT INTO t VALUES (99, 0, 0)")
@@ -58,6 +59,7 @@ def test_complete_mode_replaces_the_table(stream: Stream, store: Store) -> None:
     assert store.query("SELECT * FROM t ORDER BY k") == [(1, 5, 2), (2, 2, 1)]
 
 
+@pytest.mark.extended
 def test_a_deleted_checkpoint_is_refused_with_what_to_do(stream: Stream, store: Store) -> None:
     create(store, "CREATE TABLE t (n INTEGER)")
     function = to_table(store.url, "t")
@@ -69,6 +71,7 @@ def test_a_deleted_checkpoint_is_refused_with_what_to_do(stream: Stream, store: 
     assert store.query("SELECT count(*) FROM t") == [(2,)]
 
 
+@pytest.mark.extended
 def test_a_topic_gets_rows_as_sparks_sink_writes_them(
     stream: Stream, cluster: Cluster, topic: Callable[..., str]
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_topic_gets_rows_as_sparks_sink_writes_them(
     assert [r.key for r in records(cluster, other)] == [b"100"]
 
 
+@pytest.mark.extended
 def test_a_task_that_cannot_write_makes_the_batch_run_again_under_a_new_epoch(
     stream: Stream, cluster: Cluster, topic: Callable[..., str]
 ) -> None:
@@ -181,6 +185,7 @@ def test_rejected_rows_are_dead_letters_of_the_same_transaction(
     )
 
 
+@pytest.mark.extended
 @pytest.mark.postgres
 def test_postgresql_upserts_and_deletes(stream: Stream, database: str) -> None:
     store = open_store(database)

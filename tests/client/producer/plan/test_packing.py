@@ -176,6 +176,7 @@ def test_a_record_that_no_request_can_carry_is_refused_where_a_batch_is_larger()
     assert side.accumulator.memory_bytes == sum(b.reserved_bytes for b in queue.closed)
 
 
+@pytest.mark.rows(15)
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_packs_badly_or_is_cut_is_stored_once_and_in_order(seed):
     rng = random.Random(seed)

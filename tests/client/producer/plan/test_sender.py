@@ -422,6 +422,7 @@ def test_a_record_that_no_request_can_carry_is_refused_and_leaves_nothing_behind
     assert side.add(b"fits") is not None
 
 
+@pytest.mark.rows(15)
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
     rng = random.Random(seed)
