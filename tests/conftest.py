@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.budget import Budget
 from tests.effort import examples, extend
 from tests.postgres import PostgresServer, unavailable
 
@@ -60,9 +61,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Nothing of what is imported and collected becomes garbage: see `pytest_collection_finish`."""
     gc.disable()
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Budget(config))
 
 
 def pytest_collection_finish() -> None:
