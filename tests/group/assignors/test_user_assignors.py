@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kohort.group.assignors import Assignor, GroupView, Plan, TopicView
-from kohort.group.assignors.base import Partitions
+from kohort.group.assignors.base import MemberView, Partitions
 from kohort.group.assignors.protocol import decode_assignment
 from kohort.group.member.effects import Assign, Fatal, Revoke, Send
 from kohort.wire.messages.join_group_request import JoinGroupRequest
@@ -147,3 +147,75 @@ def test_an_eager_one_hands_over_at_once() -> None:
     assignor = Mine({"me": {"u": [0]}, "you": {"t": [0, 1, 2]}})
     d = lead(assignor, TWO, has={"t": [0, 1]})
     assert plan_of(d) == {"me": {"u": (0,)}, "you": {"t": (0, 1, 2)}}
+
+
+WHOLE = {"me": {"t": [0, 1, 2], "u": [0]}}
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (None, "it is None; assign() returns Plan({MEMBER_ID: {TOPIC: [0, 1]}})"),
+        (WHOLE, "it is a dict; assign() returns Plan("),
+        (Plan([("me", {"t": [0, 1, 2]})]), "its assignments are a list, not a mapping of member"),
+        (Plan({"me": [("t", 0)]}), "what 'me' gets is a list, not a mapping of topics"),
+        (Plan({"me": None}), "what 'me' gets is None, not a mapping of topics"),
+        (Plan({"me": {"t": 2, "u": [0]}}), "what 'me' gets of 't' is an int, not a list of"),
+        (Plan({"me": {"t": iter([0, 1, 2]), "u": [0]}}), "of 't' is a list_iterator, not a list"),
+        (Plan({"me": {"t": "012", "u": [0]}}), "what 'me' gets of 't' is a str, not a list of"),
+        (Plan({7: {"t": [0]}}), "it assigns to 7, who is not a member"),
+        (Plan(WHOLE, {"me": "text"}), "the user data of 'me' is a str, not bytes"),
+        (Plan(WHOLE, None), "its user_data is None, not a mapping of member"),
+    ],
+)
+@pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
+def test_a_plan_of_a_wrong_type_is_fatal_and_named(
+    plan: Any, said: str, *, cooperative: bool
+) -> None:
+    """It was an AttributeError in the log, again and again (issue 18)."""
+    assignor = Mine({}, cooperative=cooperative)
+    assignor.assign = lambda group: plan  # type: ignore[method-assign]
+    text = str(lead(assignor, TWO).only(Fatal).error)
+    assert said in text
+    assert "assignor 'mine'" in text
+    assert "mend the assignor's assign()" in text
+
+
+@pytest.mark.parametrize(
+    ("user_data", "said"),
+    [
+        ("text", "subscription() returned a str, not bytes or None"),
+        (ValueError("no"), "failed in subscription() with ValueError: no"),
+    ],
+)
+def test_user_data_of_a_wrong_type_is_fatal_and_named(user_data: Any, said: str) -> None:
+    """What each member sends with its join; nothing is sent."""
+
+    class Telling(Mine):
+        def subscription(self, topics: frozenset[str]) -> bytes | None:
+            if isinstance(user_data, Exception):
+                raise user_data
+            return user_data
+
+    d = Driver([Telling(WHOLE)], topics="t u")
+    d.call("topics_changed", TOPICS)
+    d.join()
+    (fatal,) = [effect for effect in d.log if isinstance(effect, Fatal)]
+    assert said in str(fatal.error)
+    assert "assignor 'mine'" in str(fatal.error)
+    assert JoinGroupRequest not in d.sent
+    assert d.later(60_000) == [], "once, not again and again"
+
+
+@pytest.mark.parametrize("generation", ["3", None, KeyError("x")])
+def test_a_generation_of_a_wrong_type_is_fatal_and_named(generation: Any) -> None:
+    class Odd(Mine):
+        def generation_of(self, member: MemberView) -> int:
+            if isinstance(generation, Exception):
+                raise generation
+            return generation
+
+    d = lead(Odd(WHOLE, cooperative=True), TWO)
+    text = str(d.only(Fatal).error)
+    assert "assignor 'mine'" in text
+    assert "generation_of()" in text

@@ -13,7 +13,8 @@ Rules:
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import cast
 
 from kohort.errors import KohortError
 from kohort.group.assignors.loops import FREE
@@ -177,6 +178,7 @@ def checked(name: str, plan: Plan, group: GroupView, then: str = "") -> Plan:
     `then` tells the reader of the error what follows from a plan that is not valid.
     """
     try:
+        _check_types(plan)
         _check(plan, group)
     except _BrokenRuleError as broken:
         raise AssignorError(
@@ -188,6 +190,81 @@ def checked(name: str, plan: Plan, group: GroupView, then: str = "") -> Plan:
 
 class _BrokenRuleError(Exception):
     """A plan breaks a rule; the text says which."""
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for an error: "None", "a dict", "an int"."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def user_data_of(assignor: Assignor, topics: frozenset[str]) -> bytes | None:
+    """What `subscription()` returns; raises AssignorError when it raises or is not bytes."""
+    try:
+        user_data: object = assignor.subscription(topics)
+    except Exception as error:  # a user's own code may raise anything
+        raise broken_callback(assignor.name, "subscription", error) from error
+    if user_data is None or isinstance(user_data, bytes):
+        return user_data
+    raise AssignorError(
+        f"assignor {assignor.name!r}: subscription() returned {kind_of(user_data)}, not bytes or "
+        "None. The member leaves the group; mend the assignor"
+    )
+
+
+def generation_by(assignor: Assignor, member: MemberView) -> int:
+    """What `generation_of()` returns; raises AssignorError when it raises or is no int."""
+    try:
+        generation: object = assignor.generation_of(member)
+    except Exception as error:  # a user's own code may raise anything
+        raise broken_callback(assignor.name, "generation_of", error) from error
+    if isinstance(generation, int):
+        return generation
+    raise AssignorError(
+        f"assignor {assignor.name!r}: generation_of() returned {kind_of(generation)} for member "
+        f"{member.member_id!r}, not an int. The member leaves the group; mend the assignor"
+    )
+
+
+def broken_callback(name: str | None, method: str, error: Exception) -> AssignorError:
+    """The error for a method of an assignor that has raised."""
+    return AssignorError(
+        f"assignor {name!r} failed in {method}() with {type(error).__name__}: {error}. The member "
+        "leaves the group; mend the assignor"
+    )
+
+
+def _check_types(plan: object) -> None:
+    """The parts of a plan are what they are declared to be: a user's code may return anything."""
+    if not isinstance(plan, Plan):
+        shape = "Plan({MEMBER_ID: {TOPIC: [0, 1]}})"
+        raise _BrokenRuleError(f"it is {kind_of(plan)}; assign() returns {shape}")
+    for name, field_ in (("assignments", plan.assignments), ("user_data", plan.user_data)):
+        if not isinstance(field_, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            its = "its assignments are" if name == "assignments" else "its user_data is"
+            raise _BrokenRuleError(f"{its} {kind_of(field_)}, not a mapping of member ids")
+    for member_id, parts in plan.assignments.items():
+        _check_parts(member_id, parts)
+    for member_id, data in plan.user_data.items():
+        if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _BrokenRuleError(f"the user data of {member_id!r} is {kind_of(data)}, not bytes")
+
+
+def _check_parts(member_id: object, parts: object) -> None:
+    if not isinstance(parts, Mapping):
+        raise _BrokenRuleError(
+            f"what {member_id!r} gets is {kind_of(parts)}, not a mapping of topics to numbers"
+        )
+    for topic, numbers in cast("Mapping[object, object]", parts).items():
+        # A generator would be empty when the plan is written, after it was checked.
+        several = isinstance(numbers, Sized) and isinstance(numbers, Iterable)
+        if not several or isinstance(numbers, str | bytes | Mapping):
+            raise _BrokenRuleError(
+                f"what {member_id!r} gets of {topic!r} is {kind_of(cast('object', numbers))}, not "
+                "a list of partition numbers"
+            )
 
 
 def _check(plan: Plan, group: GroupView) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kohort.group.assignors.base import Assignor, Partitions
+from kohort.group.assignors.base import Assignor, Partitions, user_data_of
 from kohort.group.assignors.protocol import PROTOCOL_TYPE, encode_subscription
 from kohort.group.member.config import MAX_REASON, MemberConfig
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -39,12 +39,15 @@ def join_protocols(
     generation: int,
     rack: str | None,
 ) -> list[JoinGroupRequestProtocol]:
-    """One entry an assignor, in order of preference, each with its own user data."""
+    """One entry an assignor, in order of preference, each with its own user data.
+
+    Raises AssignorError when an assignor has no usable user data.
+    """
     return [
         JoinGroupRequestProtocol(
             name=each.name,
             metadata=encode_subscription(
-                topics, each.subscription(topics), owned, generation, rack
+                topics, user_data_of(each, topics), owned, generation, rack
             ),
         )
         for each in assignors

@@ -20,6 +20,7 @@ from kohort.group.assignors.base import (
     GroupView,
     Partitions,
     TopicView,
+    broken_callback,
     count,
     freeze,
     subtract,
@@ -236,13 +237,13 @@ class MemberCore(MemberBase[State, Event]):
         self._calls.clear()
         self._hurried = False
         self._joined_topics = topics
-        protocols = join_protocols(
-            self.assignors.values(),
-            topics,
-            self._owned,
-            self._owned_generation,
-            self.config.client_rack,
-        )
+        generation, rack = self._owned_generation, self.config.client_rack
+        try:
+            assignors = self.assignors.values()
+            protocols = join_protocols(assignors, topics, self._owned, generation, rack)
+        except AssignorError as error:
+            self._fail(error, leave=True)
+            return
         message = join_request(self.config, self.member_id, protocols, self.last_reason)
         self._asked_ms, self._warned = self._now_ms, False
         self._send(Call.JOIN, message, self.config.max_poll_interval_ms + JOIN_SLACK_MS)
@@ -435,7 +436,7 @@ class MemberCore(MemberBase[State, Event]):
                 assignment, user_data, self.generation
             )
         except Exception as error:  # a user's own code: any error is named and fatal
-            self._fail(_broken_callback(self.protocol, error), leave=True)
+            self._fail(broken_callback(self.protocol, "on_assignment", error), leave=True)
             return
         self._take(assignment)
 
@@ -526,10 +527,3 @@ class MemberCore(MemberBase[State, Event]):
         if not self._warned and (text := self.waits_for_others(now)):
             self._warned = True
             self._out.append(Warn(text))
-
-
-def _broken_callback(name: str | None, error: Exception) -> AssignorError:
-    return AssignorError(
-        f"assignor {name!r} failed in on_assignment() with {type(error).__name__}: {error}. The "
-        f"member leaves the group; mend the assignor"
-    )

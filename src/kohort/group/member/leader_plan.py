@@ -22,6 +22,7 @@ from kohort.group.assignors.base import (
     Plan,
     TopicView,
     checked,
+    generation_by,
 )
 from kohort.group.assignors.claims import Claim, Ownership
 from kohort.group.assignors.protocol import ProtocolReader, ProtocolWriter
@@ -68,7 +69,7 @@ def make_plan(assignor: Assignor, group: GroupView) -> Plan:
     if not assignor.cooperative:
         return plan
     claims = [
-        Claim(member.member_id, member.owned, assignor.generation_of(member))
+        Claim(member.member_id, member.owned, generation_by(assignor, member))
         for member in group.members.values()
     ]
     return hold_back(plan, claims, group.topics)
