@@ -34,11 +34,10 @@ import contextlib
 import inspect
 import logging
 import os
+import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from kohort.client.common import completion
@@ -47,15 +46,25 @@ from kohort.client.consumer.arrow import require_pyarrow
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.metrics.registry import MetricName
-from kohort.processing.app_options import choice_of, circuit_of, policy_of, pool_of
+from kohort.processing.app_options import (
+    batches_of,
+    check_format,
+    choice_of,
+    circuit_of,
+    name_of,
+    policy_of,
+    pool_of,
+)
+from kohort.processing.app_parts import AppParts, Ended
 from kohort.processing.app_remote import reachable
+from kohort.processing.engine.app_routes import AppRoutes
 from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.health import AppHealth
 from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.partition_state import OnFailure, Route
-from kohort.processing.engine.state import REFUSED_AFTER_ALL, Limits
+from kohort.processing.engine.state import Limits
 from kohort.processing.runtime.client_settings import ClientSettings
 from kohort.processing.runtime.exactly_once import Exactly
 from kohort.processing.runtime.exactly_once_runner import ExactRunner
@@ -63,19 +72,27 @@ from kohort.processing.runtime.holding_checks import check_holding
 from kohort.processing.runtime.metrics import AppMetrics
 from kohort.processing.runtime.publishing import Publisher
 from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
-from kohort.processing.runtime.runner import Runner, Timing
-from kohort.processing.runtime.start_wait import STORE, TOPICS, StartWait
-from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind, serde_of
+from kohort.processing.runtime.runner import Joined, Runner, Timing
+from kohort.processing.runtime.start_wait import (
+    FOREVER_MS,
+    NO_TOPIC,
+    STORE,
+    TOPICS,
+    NoTopicYetError,
+    StartWait,
+)
+from kohort.processing.runtime.topic_discovery import TopicCounts, TopicDiscovery
+from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
 from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
 from kohort.processing.workers.worker_pools import Pool, ProcessPool, ThreadPool
-from kohort.remote.topics import checked_prefix
+from kohort.remote.topics import checked_prefix, own_topics
 from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.foreign_headers import makes_of
 from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
-from kohort.retry.preparing import ensure_topics, look_at_all, look_for_left, plan_all
+from kohort.retry.preparing import ensure_topics, look_at_all, look_for_left
 from kohort.retry.registering import (
     check_handler,
     check_returns,
@@ -91,6 +108,7 @@ from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.client.common.typed_settings import AppClientSettings
+    from kohort.client.consumer.consumer import Consumer
     from kohort.serdes.basic import Serde
 
 log = logging.getLogger("kohort.processing")
@@ -99,52 +117,6 @@ Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 DEFAULT_THREADS: Final = 8
 DEFAULT_TASKS: Final = 100
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a run has ended.
-
-    Args:
-        counts: how often each outcome has happened, as `App.counts`.
-        given_up: records that were still in progress when the time to drain was over; the next
-            owner of their partitions handles them again.
-    """
-
-    counts: Mapping[str, int]
-    given_up: int
-
-    @property
-    def clean(self) -> bool:
-        """Whether everything that was begun was finished and committed."""
-        return not self.given_up
-
-    def __str__(self) -> str:
-        counts = Counter(self.counts)
-        counts["succeeded"] -= counts[REFUSED_AFTER_ALL]
-        parts = [f"{label} {counts[name]:,}" for name, label in _SUMMARY]
-        parts += [f"abandoned {self.given_up:,}"] if self.given_up else []
-        return ", ".join(parts)
-
-
-_SUMMARY: Final = (
-    ("succeeded", "succeeded"),
-    ("to_retry", "scheduled for retry"),
-    ("to_dead_letter", "dead-lettered"),
-)
-
-
-@dataclass(frozen=True)
-class AppParts:
-    """What an app is made of, for a harness that runs its handlers without a cluster."""
-
-    specs: Mapping[str, HandlerSpec]
-    routes: Mapping[str, Route]
-    limits: Limits
-    exactly: Exactly
-    crash_guard: bool
-    setups: Sequence[Callable[[SetupStore], None]]
-    on_failure: Sequence[Callable[[FailedAttempt], object]]
 
 
 class App:
@@ -235,13 +207,17 @@ class App:
         self._client_settings = ClientSettings.of(
             servers or "localhost:9092", group, self.exactly, configured
         )
-        waits = {STORE: parse_duration_ms(store_wait), TOPICS: parse_duration_ms(topic_wait)}
+        waits = {
+            STORE: parse_duration_ms(store_wait),
+            TOPICS: parse_duration_ms(topic_wait),
+            NO_TOPIC: FOREVER_MS,
+        }
         self._waiting = StartWait(waits, lambda: self._stopped)
         self._setups: list[Callable[[SetupStore], None]] = []
         self._on_failure: list[Callable[[FailedAttempt], object]] = []
         self._lifespans: list[Lifespan] = []
         self._specs: dict[str, HandlerSpec] = {}
-        self._routes: dict[str, Route] = {}
+        self._routes = AppRoutes(own_topics(self._remote))
         self._runner: Runner | None = None
         self._counted: dict[str, int] = {}
         self._stopped = False
@@ -251,13 +227,14 @@ class App:
 
     def handler(
         self,
-        topic: str,
-        *more: str,
+        topic: str | re.Pattern[str],
+        *more: str | re.Pattern[str],
         order: str = "key",
         workers: str | None = None,
         batch: bool = False,
         arrow: bool = False,
         max_batch: int = 500,
+        linger: str | int = 0,
         decode: Decode | Serde[Any] = None,
         retries: str | RetryPolicy | None = None,
         blocking: str | Blocking = "none",
@@ -273,10 +250,14 @@ class App:
         """Register a function for the records of topics, and of those topics' retry topics.
 
         Args:
-            topic, more: the topics; each keeps retry topics and a dead-letter topic of its own.
+            topic, more: the topics; each keeps retry topics and a dead-letter topic of its own. A
+                compiled pattern takes every topic whose whole name matches, also one that is made
+                while the app runs (within `metadata_max_age_ms`).
             order: "key", "partition" or "none": what keeps its order among parallel workers.
             workers: "threads", "tasks" or "processes"; tasks for coroutine functions, else threads.
             batch, arrow: call it with a `ReceivedBatch`, or with a `pyarrow.RecordBatch`.
+            max_batch: the most records of one call of a batch handler.
+            linger: how long its records wait for a full batch; by default not at all.
             decode: "json", "text", a function of the bytes, a format of `kohort.serdes` (not with
                 processes), or None for the bytes.
             retries: this topic's delays; the app's by default.
@@ -295,22 +276,18 @@ class App:
         otherwise; `run` ends with UsageError at the first record for which it returns something,
         which does not count as done.
         """
-        topics = [checked_topic(each, "app.handler") for each in (topic, *more)]
+        topics = [
+            each if isinstance(each, re.Pattern) else checked_topic(each, "app.handler")
+            for each in (topic, *more)
+        ]
 
-        def add(topic: str, function: Function) -> None:
-            if type(max_batch) is not int or max_batch < 1:
-                raise ConfigError(
-                    f"the handler of {topic!r}: max_batch={max_batch!r}; a number, at least 1"
-                )
+        def add(source: str | re.Pattern[str], function: Function) -> None:
+            pattern = source if isinstance(source, re.Pattern) else None
+            topic = source if isinstance(source, str) else name_of(source)
             kind = self._kind(topic, function, batch=batch, arrow=arrow)
+            batches = batches_of(topic, kind, max_batch, parse_duration_ms(linger))
             pool = pool_of(topic, kind, workers, parse_duration_ms(timeout))
-            if pool == "processes" and serde_of(decode) is not None:
-                raise ConfigError(
-                    f"the handler of {topic!r}: a format of kohort.serdes has connections, which "
-                    "processes cannot share; decode in the handler, or use threads"
-                )
-            if topic in self._specs:
-                raise ConfigError(f"topic {topic!r} has a handler already; one topic, one handler")
+            check_format(topic, pool, decode)
             policy = self.policy if retries is None else policy_of(retries)
             route = Route(
                 RetryTopics(topic, self.group, policy, self._dead_letter_headers),
@@ -319,7 +296,7 @@ class App:
                 choice_of(OnFailure, "on_failure", on_failure),
                 circuit_of(topic, circuit),
                 pool,
-                max_batch if kind in (Kind.BATCH, Kind.ARROW) else 0,
+                *batches,
             )
             if self.exactly.store_url is None and kind is not Kind.ARROW:
                 check_returns(topic, function)
@@ -334,7 +311,8 @@ class App:
                 max_batch,
                 rows,
             )
-            self._specs[topic], self._routes[topic] = spec, route
+            self._routes.add(route, pattern)
+            self._specs[topic] = spec
 
         def register(function: Function) -> Function:
             for each in topics:
@@ -400,8 +378,16 @@ class App:
 
     @property
     def topics(self) -> Mapping[str, RetryTopics]:
-        """The retry topics of every source topic that has a handler."""
-        return {topic: route.topics for topic, route in self._routes.items()}
+        """The retry topics of every source topic that has a handler.
+
+        Topics that match a pattern are among them once `run` or `check` has looked.
+        """
+        return {topic: route.topics for topic, route in self._routes.by_topic.items()}
+
+    @property
+    def sources(self) -> list[str]:
+        """The topics and patterns that handlers were registered for."""
+        return [*self._routes.named, *self._routes.patterns]
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -435,12 +421,11 @@ class App:
 
         Raises BrokerError for a source topic that does not exist.
         """
-        port = self._client_settings.port()
-        try:
+        with contextlib.closing(self._client_settings.port()) as port:
+            views = port.topics()
+            self._routes.rematch(views)
             states = look_at_all(self._name, self.topics, port, bootstrap=self.servers)
-            return states + look_for_left(self.topics, port.topics(), port)
-        finally:
-            port.close()
+            return states + look_for_left(self.topics, views, port)
 
     def run(
         self, *, signals: bool = True, on_trouble: Callable[[str], None] | None = None
@@ -480,13 +465,11 @@ class App:
         self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
     ) -> int:
         """Look at the topics that are there now, and run."""
-        views = port.topics()
-        counts = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
-        counts |= {name: view.partitions for name, view in views.items()}
-        check_holding(self._routes.values(), counts)
+        views, counts = port.topics(), TopicCounts()
+        counts.learn(self.group, self._routes.by_topic, views)
+        check_holding(self._routes.by_topic.values(), counts.partitions)
         self._tell_what_is_left(views, port)
-        ids = {name: view.topic_id for name, view in views.items()}
-        return self._run(port, counts, ids, signals, on_trouble)
+        return self._run(port, counts, signals, on_trouble)
 
     @property
     def _name(self) -> str:
@@ -505,17 +488,16 @@ class App:
     def _run(
         self,
         port: ClusterPort,
-        counts: Mapping[str, int],
-        ids: Mapping[str, str],
+        counts: TopicCounts,
         signals: bool,
         on_trouble: Callable[[str], None] | None,
     ) -> int:
         if not self._prepare_store(on_trouble):
             return 0
-        routes = self._routes.values()
+        routes = list(self._routes.by_topic.values())
         with (
             self._lookups() as lookups,
-            self._client_settings.consumer(routes) as consumer,
+            self._client_settings.consumer(self._routes.every) as consumer,
             self._client_settings.producer() as producer,
         ):
             runner = self.exactly.runner(
@@ -524,7 +506,7 @@ class App:
                 consumer,
                 self._pools(lookups),
                 self._timing,
-                ids,
+                counts.ids,
                 skew_ms=self._skew_ms,
                 crash_guard=self._crash_guard,
             )
@@ -535,11 +517,11 @@ class App:
                     self._client_settings.producing,
                     port,
                     producer,
-                    counts,
-                    ids,
+                    counts.partitions,
+                    counts.ids,
                     self._client_settings.client.get("group_instance_id"),
                 )
-            publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
+            publisher = Publisher(producer, counts.partitions.__getitem__, runner.tell)
             retry_poller = RetryTopicPoller(
                 runner.engine.delays_ms,
                 self._skew_ms,
@@ -548,7 +530,8 @@ class App:
                 runner.opened,
                 group=self.group,
                 scanned=runner.tell,
-                failed={t: (r.dead_letter, counts[r.dead_letter]) for t, r in self.topics.items()},
+                failed=counts.dead_letters(routes),
+                discovery=self._discovery(port, counts, consumer, runner.tell),
             )
             self._runner = runner
             runner.on_trouble = on_trouble
@@ -559,6 +542,21 @@ class App:
                 runner.run(publisher, retry_poller)
             return runner.given_up
 
+    def _discovery(
+        self,
+        port: ClusterPort,
+        counts: TopicCounts,
+        consumer: Consumer,
+        joined: Callable[[Joined], None],
+    ) -> TopicDiscovery | None:
+        """Looks for new topics, if a handler has a pattern."""
+        if not self._routes.models:
+            return None
+        every_ms = consumer.config.metadata_max_age_ms
+        return TopicDiscovery(
+            self._name, self._routes, port, counts, every_ms, joined, bootstrap=self.servers
+        )
+
     def _agent(self) -> contextlib.AbstractContextManager[object]:
         """Serves remote commands while inside; with virtual time there are none."""
         if self._remote is None or completion.driven() is not None:
@@ -567,7 +565,17 @@ class App:
 
     def _await_topics(self, port: ClusterPort, on_trouble: Callable[[str], None] | None) -> bool:
         """Make the retry topics once the source topics are there. False: stopped first."""
-        ensure = partial(ensure_topics, self._name, self.topics, port, bootstrap=self.servers)
+
+        def match() -> None:
+            self._routes.rematch(port.topics())
+            if not self.topics:
+                raise NoTopicYetError(f"no topic matches {', '.join(self._routes.patterns)} yet")
+
+        def ensure() -> None:
+            ensure_topics(self._name, self.topics, port, bootstrap=self.servers)
+
+        if self._routes.models and not self._waiting.wait(NO_TOPIC, match, on_trouble):
+            return False
         return self._waiting.wait(TOPICS, ensure, on_trouble)
 
     def _prepare_store(self, on_trouble: Callable[[str], None] | None) -> bool:
@@ -685,7 +693,7 @@ class App:
     def _require_handler(self) -> None:
         if not self._specs:
             raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
-        if self._lifespans and all(route.pool != "tasks" for route in self._routes.values()):
+        if self._lifespans and all(route.pool != "tasks" for route in self._routes.every):
             raise ConfigError(
                 "@app.lifespan runs on the loop of coroutine handlers, and this app has none"
             )
@@ -714,14 +722,15 @@ class App:
     def _pools(self, lookups: ThreadLookups | None) -> list[Pool]:
         url = self.exactly.store_url
         invoker, pools = Invoker(self._specs, lookups), list[Pool]()
-        for kind in sorted({route.pool for route in self._routes.values()}):
+        for kind in sorted({route.pool for route in self._routes.every}):
             workers = self._workers[kind]
             if completion.driven() is not None:
                 pools.append(InlinePool(kind, invoker))
             elif kind == "threads":
                 pools.append(ThreadPool(invoker, workers))
             elif kind == "processes":
-                chosen = {t: s for t, s in self._specs.items() if self._routes[t].pool == kind}
+                names = {route.handler for route in self._routes.every if route.pool == kind}
+                chosen = {name: s for name, s in self._specs.items() if name in names}
                 pools.append(ProcessPool(chosen, workers, url))
             else:
                 from kohort.processing.workers.task_pool import (

@@ -33,6 +33,11 @@ def status_topic(prefix: str) -> str:
     return f"{prefix}.status"
 
 
+def own_topics(prefix: str | None) -> list[str]:
+    """Both topics of a prefix; none without one."""
+    return [] if prefix is None else [status_topic(prefix), commands_topic(prefix)]
+
+
 def commands_topic(prefix: str) -> str:
     """The topic of commands for them."""
     return f"{prefix}.commands"

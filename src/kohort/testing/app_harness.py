@@ -31,7 +31,7 @@ from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.key_holds import Scanned, waiting_in
 from kohort.processing.engine.outbox import Publication
-from kohort.processing.engine.partition_state import Item
+from kohort.processing.engine.partition_state import Item, Route
 from kohort.processing.engine.snapshot import decode
 from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
@@ -115,7 +115,7 @@ class AppHarness:
             with contextlib.closing(open_store(url)) as store:
                 set_up(store, self._parts.setups)
         invoker = Invoker(self._parts.specs, self._lookups)
-        names = sorted({route.pool for route in self._parts.routes.values()})
+        names = sorted({route.pool for route in self._parts.routes.every})
         self._pools = [InlinePool(name, invoker) for name in names]
         self._begin()
 
@@ -144,8 +144,21 @@ class AppHarness:
         partition: int | None = None,
         headers: Sequence[Header] = (),
     ) -> Record:
-        """Append a record to a topic; nothing is handled before `run` or `advance`."""
+        """Append a record to a topic; nothing is handled before `run` or `advance`.
+
+        A topic that matches the pattern of a handler joins with its first record.
+        """
+        self._join(topic)
         return self.topics.append(topic, value, key, partition, headers, self.now_ms)
+
+    def _join(self, topic: str) -> None:
+        routes = self._parts.routes.new([topic])
+        if routes:
+            self._parts.routes.join(routes)
+            self._engine.add_routes(routes)
+            for name in (topic, *routes[0].topics.delays_ms):
+                for number in range(self.topics.partitions):
+                    self._assign((name, number))
 
     def run(self) -> None:
         """Handle everything that can be handled now. No time passes.
@@ -198,7 +211,7 @@ class AppHarness:
 
     def retries(self) -> list[Copy]:
         """The records that wait in retry topics, by due time."""
-        names = [t for route in self._parts.routes.values() for t in route.topics.delays_ms]
+        names = [t for route in self._routes for t in route.topics.delays_ms]
         retries = [
             Copy(r, parse(r.headers)) for t in names for r in self.records(t) if not self._done(r)
         ]
@@ -206,7 +219,7 @@ class AppHarness:
 
     def dead_letters(self) -> list[Copy]:
         """The records of the dead-letter topics of all handlers."""
-        names = [route.topics.dead_letter for route in self._parts.routes.values()]
+        names = [route.topics.dead_letter for route in self._routes]
         return [Copy(r, parse(r.headers)) for t in names for r in self.records(t)]
 
     def committed(self, topic: str) -> dict[int, int]:
@@ -227,6 +240,10 @@ class AppHarness:
         """The same as a picture (SVG): topics from top to bottom, time from left to right."""
         return as_svg(self.attempts_of(record), self.started_ms)
 
+    @property
+    def _routes(self) -> list[Route]:
+        return list(self._parts.routes.by_topic.values())
+
     def _done(self, record: Record) -> bool:
         key = (record.topic, record.partition)
         offset, text = self._progress(key)
@@ -244,7 +261,7 @@ class AppHarness:
 
     def _begin(self) -> None:
         parts = self._parts
-        routes = list(parts.routes.values())
+        routes = self._routes
         guard = parts.crash_guard
         self._engine: Engine
         if parts.exactly.kafka or parts.exactly.store_url is not None:

@@ -16,7 +16,7 @@ from tests.processing.test_exact import wait_for
 
 def item(topic: str, number: int, key: bytes = b"k", *, stops_lane: bool = True):
     record = Record(topic, 0, number, timestamp=0, key=key, value=b"%d" % number)
-    return _item(Parcel(record, None, (topic, key), topic, stops_lane))
+    return _item(Parcel(record, None, (topic, key), topic, stops_lane, topic))
 
 
 def test_each_record_comes_to_the_handler_of_its_topic() -> None:

@@ -176,7 +176,7 @@ def test_a_handler_that_says_it_returns_something_is_refused(batch: bool) -> Non
 @pytest.mark.parametrize("kind", [pure, items_implementation])
 def test_what_nobody_takes_is_no_success(kind: Any) -> None:
     """Issue 14, item 14: one record, a batch, and a task; with a store only of a batch handler."""
-    route = SimpleNamespace(topic="t", stops_lane=False)
+    route = SimpleNamespace(topic="t", handler="t", stops_lane=False)
     record = Record("t", 0, 0, value=b"v")
     items = [kind.Item(record, SimpleNamespace(route=route), None)]
     lost = "'t' returned 7, which would be lost"

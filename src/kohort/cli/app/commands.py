@@ -90,7 +90,7 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
     # A failure that is printed must not appear twice, as a log entry, too.
     logging.getLogger("kohort.processing").addFilter(lambda entry: not hasattr(entry, "failed"))
     click.echo(
-        f"app {program.group} reads {', '.join(program.topics)} on {program.servers}", err=True
+        f"app {program.group} reads {', '.join(program.sources)} on {program.servers}", err=True
     )
     ended = program.run(on_trouble=None if quiet else _tell)
     click.echo(str(ended))

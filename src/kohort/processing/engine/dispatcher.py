@@ -78,6 +78,27 @@ class Dispatcher:
         self._in_flight += len(items)
         return items
 
+    def take_alike(self, most: int) -> list[Item[Any]]:
+        """As `take`, where handlers of single records and of batches share a pool.
+
+        Of a batch handler's topic: up to its `max_batch`, and records of no other topic.
+        """
+        ready = self._ready
+        if not ready:
+            return []
+        route = ready[0].partition.route
+        most = max(most, route.max_batch)
+        items: list[Item[Any]] = []
+        while ready and len(items) < most:
+            other = ready[0].partition.route
+            if other is not route and (other.max_batch or route.max_batch):
+                break
+            items.append(ready.popleft())
+        if self.waiting:
+            self._take_followers(items, most)
+        self._in_flight += len(items)
+        return items
+
     def _take_followers(self, items: list[Item[Any]], most: int) -> None:
         for lane in [item.lane for item in items if item.lane is not None]:
             followers = self._lanes[lane]

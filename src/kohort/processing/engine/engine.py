@@ -88,8 +88,7 @@ class Engine(EngineCore):
 
     def batch_size(self, pool: str) -> int:
         """How many records a worker of this pool can handle in one call; 0 where not all can."""
-        routes = (route for route, _ in self._places.values() if route.pool == pool)
-        return min((route.max_batch for route in routes), default=0)
+        return min(self._batch_sizes.get(pool, ()), default=0)
 
     @property
     def in_flight(self) -> int:
@@ -118,7 +117,7 @@ class Engine(EngineCore):
             for p in self.partitions.values()
             if p.circuit.state is CircuitState.OPEN
         )
-        first = min(circuits, default=None)
+        first = min((*circuits, *self._lingering.deadlines()), default=None)
         if self._due and (first is None or self._due[0][0] < first):
             return self._due[0][0]
         return first
@@ -166,6 +165,7 @@ class Engine(EngineCore):
                 self._forget_waiting(partition)
                 self._drop(partition, [*partition.aside, *partition.dispatcher.withdraw(partition)])
                 partition.aside.clear()
+                self._lingering.leave(partition)
 
     def removed(self, keys: Iterable[TopicPartition]) -> None:
         """Partitions are gone. What still comes back of them is dropped."""
@@ -313,7 +313,9 @@ class Engine(EngineCore):
 
         The same list is to be given to `finished`.
         """
-        items = self._dispatchers[pool].take(most)
+        dispatcher, sizes = self._dispatchers[pool], self._batch_sizes.get(pool, ())
+        mixed = len(sizes) > 1
+        items = dispatcher.take_alike(most) if mixed else dispatcher.take(most)
         if len(self.holds) and items:
             items = self._follow(pool, items, now_ms)
         if items:
@@ -544,9 +546,11 @@ class Engine(EngineCore):
             else:
                 what.partition.dispatcher.add((what,))
         self._look_for_room(now_ms)
+        self._lingering.tick(now_ms)
         for partition in self.partitions.values():
             partition.circuit.may_try(now_ms)
-            self._refill(partition, now_ms)
+            if not (partition.lingers and partition.may_linger):
+                self._refill(partition, now_ms)
             partition.look(now_ms)
             if self.limits.head_timeout_ms:
                 self._look_at_head(partition, now_ms)

@@ -124,20 +124,24 @@ def waiting_in(records: Iterable[Record], group: str) -> list[Waiting]:
 class HoldScans:
     """Which retry topics have been read to their end, for the source partitions that wait for that.
 
-    `retry topics` names, for each source topic whose keys are held, its retry topics.
+    `retry_topics` names, for each source topic whose keys are held, its retry topics.
     """
 
-    def __init__(self, retry_topics: Mapping[str, Collection[str]]) -> None:
-        self._retry_topics = {
-            source: tuple(names) for source, names in retry_topics.items() if names
-        }
-        self._source = {
-            name: source for source, names in self._retry_topics.items() for name in names
-        }
+    def __init__(self, retry_topics: Mapping[str, Collection[str]] | None = None) -> None:
+        self._retry_topics: dict[str, tuple[str, ...]] = {}
+        self._source: dict[str, str] = {}
         self._wanted: list[TopicPartition] = []
         self._known: set[TopicPartition] = set()
         self._partly: set[TopicPartition] = set()
         self._ours: set[TopicPartition] = set()
+        for source, names in (retry_topics or {}).items():
+            self.add(source, names)
+
+    def add(self, source: str, retry_topics: Collection[str]) -> None:
+        """A source topic whose keys are held, and its retry topics."""
+        if retry_topics:
+            self._retry_topics[source] = tuple(retry_topics)
+            self._source |= dict.fromkeys(retry_topics, source)
 
     def source_of(self, topic: str) -> str | None:
         """The source topic of a retry topic; None for a topic without held keys."""

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,6 +43,7 @@ class Status(StrEnum):
 
     IDLE = "nothing to do"
     WORKING = "working"
+    LINGERING = "waiting for a fuller batch"
     WAITING = "waiting for records in flight"
     """Retries in place, copies and outputs under way, offsets that are too far ahead to begin."""
     GUARDED = "waiting for its first commit"
@@ -66,6 +67,8 @@ class Route:
         on_failure: what becomes of a key's order on a failure.
         pool: the workers that its handler runs on.
         max_batch: the most records of one call of a batch handler; 0 of a handler of one record.
+        linger_ms: how long records of a batch handler wait for a fuller batch; 0: not at all.
+        handler: the name that its handler is registered under; the topic by default.
     """
 
     topics: RetryTopics
@@ -75,6 +78,16 @@ class Route:
     circuit: CircuitConfig = field(default_factory=CircuitConfig)
     pool: str = "threads"
     max_batch: int = 0
+    linger_ms: int = 0
+    handler: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.handler:
+            object.__setattr__(self, "handler", self.topics.topic)
+
+    def of_topic(self, topic: str) -> Route:
+        """The same route for another topic, which has retry topics of its own."""
+        return replace(self, topics=replace(self.topics, topic=topic))
 
     @property
     def topic(self) -> str:
@@ -103,6 +116,7 @@ class Partition:
         "evicting",
         "head",
         "head_since_ms",
+        "lingers",
         "live",
         "number",
         "outstanding",
@@ -155,6 +169,8 @@ class Partition:
         self.outstanding_bytes: int = 0
         self.aside: deque[Item] = deque()
         """Records that were read and may not be begun yet."""
+        self.lingers = False
+        """They only wait for a fuller batch, so that the partition is read on."""
         self.circuit = Circuit(route.circuit)
         self.probing = False
         """One record is being tried to see whether the circuit may close."""
@@ -197,6 +213,12 @@ class Partition:
         stopped = self.stopped or self.unknown or self.publish_blocked or self.unreadable
         return bool(stopped) or circuit is not CircuitState.CLOSED
 
+    @property
+    def may_linger(self) -> bool:
+        """Whether its backlog could begin at once, if it were not for a fuller batch."""
+        closed = self.circuit.state is CircuitState.CLOSED
+        return closed and not (self.stopped or self.unknown or self.careful)
+
     def present_status(self) -> Status:
         """Its present activity."""
         circuit = self.circuit.state
@@ -209,6 +231,7 @@ class Partition:
             (circuit is CircuitState.OPEN, Status.OPEN),
             (circuit is CircuitState.HALF_OPEN, Status.PROBING),
             (self.aside and not self.tracker.is_committed(self.begin_version), Status.GUARDED),
+            (self.lingers, Status.LINGERING),
             (self.aside, Status.WAITING),
             (self.outstanding > self.publishing, Status.WORKING),
             (self.outstanding, Status.WAITING),
@@ -238,7 +261,7 @@ class Partition:
         if self.circuit.state == "open":
             left = format_elapsed(max(0, self.circuit.reopens_ms - now_ms))
             return f"too many records failed (circuit open); one is tried in {left}"
-        if self.aside:
+        if self.aside and not self.lingers:
             return f"{len(self.aside)} records wait until offset {self.tracker.base} is done"
         return ""
 

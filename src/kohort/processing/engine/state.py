@@ -7,7 +7,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -22,6 +22,7 @@ from kohort.processing.engine.dispatcher import Dispatcher
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.items_choice import offsets_of
 from kohort.processing.engine.key_holds import HoldScans, KeyHolds, Scanned
+from kohort.processing.engine.lingering import Lingering
 from kohort.processing.engine.outbox import Publication
 from kohort.processing.engine.partition_state import Item, OnFailure, Partition, Route
 from kohort.processing.engine.tracker import Commit
@@ -100,18 +101,11 @@ class EngineCore:
         self._skew_ms = skew_ms
         self._crash_guard = crash_guard
         self._places: dict[str, tuple[Route, int | None]] = {}
-        for route in routes:
-            self._places[route.topic] = (route, None)
-            for topic, delay_ms in route.topics.delays_ms.items():
-                self._places[topic] = (route, delay_ms)
-        self._scans = HoldScans(
-            {
-                route.topic: [t for t, delay in route.topics.delays_ms.items() if delay]
-                for route, delay in self._places.values()
-                if delay is None and route.on_failure is OnFailure.HOLD_KEY
-            }
-        )
-        self._dispatchers = {route.pool: Dispatcher() for route, _ in self._places.values()}
+        self._scans = HoldScans()
+        self._dispatchers: defaultdict[str, Dispatcher] = defaultdict(Dispatcher)
+        self._batch_sizes: dict[str, set[int]] = {}
+        """Of each pool, the `max_batch` of its routes."""
+        self._lingering = Lingering()
         self._works: dict[int, list[Item]] = {}
         """What each worker holds, by the identity of the list."""
         self._outbox: list[Publication] = []
@@ -122,12 +116,26 @@ class EngineCore:
         self._failures: deque[FailedAttempt] = deque(maxlen=MOST_FAILURES)
         self._full = False
         self._held_full = False
+        self.add_routes(routes)
+
+    def add_routes(self, routes: Iterable[Route]) -> None:
+        """These source topics, with their retry topics, are read as well from now on."""
+        for route in routes:
+            self._places[route.topic] = (route, None)
+            for topic, delay_ms in route.topics.delays_ms.items():
+                self._places[topic] = (route, delay_ms)
+            if route.on_failure is OnFailure.HOLD_KEY:
+                delays_ms = route.topics.delays_ms
+                self._scans.add(route.topic, [t for t, delay in delays_ms.items() if delay])
+            self._batch_sizes.setdefault(route.pool, set()).add(route.max_batch)
 
     # -- beginning -----------------------------------------------------------------------------
 
     def _refill(self, partition: Partition, now_ms: int) -> None:
         """Let records of the backlog begin, as far as the partition may go."""
         aside, circuit = partition.aside, partition.circuit.state
+        if partition.lingers and not partition.may_linger:
+            self._lingering.leave(partition)
         if not aside or partition.stopped or circuit is CircuitState.OPEN or partition.unknown:
             return
         if not partition.tracker.is_committed(partition.begin_version):
@@ -139,6 +147,10 @@ class EngineCore:
         elif partition.careful:
             self._one_carefully(partition, now_ms)
         elif partition.tracker.may_begin(aside[-1].offset):
+            if partition.route.linger_ms:
+                self._lingering.enter(partition, now_ms)
+                self._lingering.begin(partition.route, now_ms, all_of_it=self._full)
+                return
             partition.dispatcher.add(aside)
             aside.clear()
         else:

@@ -53,12 +53,21 @@ class RetryTopicPort(OffsetPort, Protocol):
     def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]: ...
 
 
+class Discovery(Protocol):
+    """Looks for new topics that match a pattern."""
+
+    def look(self, now_ms: int) -> int:
+        """Look if it is time to; how many milliseconds until the next time."""
+        ...
+
+
 class RetryTopicPoller:
     """Asks for the retry topics of one program. Calls `opened` on its thread, with new ends only.
 
     For keys that are held it also reads retry topics to their end, before anything of them is due;
     and it asks for the oldest failure, for source topics (`failed`: their dead-letter topic, its
-    partitions) whose partition 0 is ours: one member of the group does it for all.
+    partitions) whose partition 0 is ours: one member of the group does it for all. With
+    `discovery`, it also looks for new topics.
     """
 
     def __init__(
@@ -72,6 +81,7 @@ class RetryTopicPoller:
         group: str = "",
         scanned: Callable[[Scanned | Released], None] = lambda found: None,
         failed: Mapping[str, tuple[str, int]] | None = None,
+        discovery: Discovery | None = None,
     ) -> None:
         self._gate = DueSchedule(dict(delays_ms), skew_ms=skew_ms)
         self._port = port
@@ -80,6 +90,7 @@ class RetryTopicPoller:
         self._group = group
         self._scanned = scanned
         self._failed = dict(failed or {})
+        self._discovery = discovery
         self._looked_after: set[str] = set()
         self._oldest_ms: dict[str, int] = {}
         self._failed_due_ms = 0
@@ -112,6 +123,12 @@ class RetryTopicPoller:
             return
         if self._new or self._scans or self._ask_anew or self._now_ms() >= self.due_ms:
             self.due_ms = self._now_ms() + self._look()
+
+    def add(self, delays_ms: Mapping[str, int], failed: Mapping[str, tuple[str, int]]) -> None:
+        """More retry topics and dead-letter topics, as in `__init__`."""
+        with self._changed:
+            self._gate.delays_ms.update(delays_ms)
+            self._failed.update(failed)
 
     def watch(self, starts: Mapping[TopicPartition, int]) -> None:
         """These partitions are ours from now on, to be read from these offsets."""
@@ -287,6 +304,8 @@ class RetryTopicPoller:
             starts = dict(self._starts)
         wait_ms = self._ask(starts, all_again=all_again)
         self._ask_failed()
+        if self._discovery is not None:
+            wait_ms = min(wait_ms, self._discovery.look(self._now_ms()))
         return wait_ms if self._scan_all() else min(wait_ms, PAUSE_AFTER_ERROR_MS)
 
     def _ask(self, starts: dict[TopicPartition, int], *, all_again: bool = False) -> int:

@@ -36,6 +36,7 @@ from kohort.errors import (
 from kohort.processing.engine.engine import Engine
 from kohort.processing.engine.failures import FailedAttempt, FailureLog
 from kohort.processing.engine.key_holds import Scanned
+from kohort.processing.engine.partition_state import Route
 from kohort.processing.engine.tracker import Commit
 from kohort.processing.runtime.publishing import Published, Publisher
 from kohort.processing.runtime.report import Report
@@ -74,6 +75,15 @@ class Paused:
     """The app is paused: no record is begun; or resumed."""
 
     on: bool
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Topics that match a pattern were created; their retry topics are there."""
+
+    routes: Sequence[Route]
+    failed: Mapping[str, tuple[str, int]]
+    """Of each source topic: its dead-letter topic, and that topic's number of partitions."""
 
 
 @dataclass(frozen=True)
@@ -349,12 +359,22 @@ class Runner(RebalanceListener):
             self.engine.retry_now(event.ends, now_ms)
         elif isinstance(event, Scanned):
             self.engine.scanned(event, now_ms)
+        elif isinstance(event, Joined):
+            self._join(event)
         elif not isinstance(event, Hurried | Paused):  # those only had to be heard
             self._hear_of(event, now_ms)
 
     def _hear_of(self, event: object, now_ms: int) -> None:
         """Events that only some runners know."""
         raise TypeError(f"{type(self).__name__} got {event!r} at {now_ms}")
+
+    def _join(self, event: Joined) -> None:
+        """Read more topics; the partitions that are ours stay."""
+        self.engine.add_routes(event.routes)
+        if self.retry_poller is not None:
+            delays_ms = {t: d for r in event.routes for t, d in r.topics.delays_ms.items()}
+            self.retry_poller.add(delays_ms, event.failed)
+        self.consumer.subscribe(self.engine.topics, self)
 
     def _limit(self, ends: Mapping[tuple[str, int], int]) -> None:
         mine = self.consumer.assignment()

@@ -26,6 +26,7 @@ log = logging.getLogger("kohort.processing")
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 10.0
 STOP_HEARD_S: Final = 0.1
+FOREVER_MS: Final = 100 * 365 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,17 @@ TOPICS: Final = Awaited(
     _text,
     _topic_ends,
 )
+
+
+NO_TOPIC: Final = Awaited(
+    lambda error: isinstance(error, NoTopicYetError),
+    str,
+    lambda error, _: error,
+)
+
+
+class NoTopicYetError(KohortError):
+    """No topic matches a handler's pattern."""
 
 
 def until_there(

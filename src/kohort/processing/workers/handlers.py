@@ -52,7 +52,8 @@ class HandlerSpec:
     """One handler as it was registered.
 
     Args:
-        topic: the source topic whose records it gets, from that topic's retry topics too.
+        topic: the source topic whose records it gets, from that topic's retry topics too; for
+            topics that match a pattern, the pattern as text.
         function: the user's.
         decode: "json", "text", a function of the bytes, a `kohort.serdes` format, or None: `data`
             is the bytes.
@@ -183,8 +184,9 @@ class Invoker:
     def __init__(self, specs: Mapping[str, HandlerSpec], lookups: Lookups | None = None) -> None:
         self._lookups = lookups
         self.specs = dict(specs)
-        """By source topic."""
-        self._decoders = {s.topic: d for s in specs.values() if (d := _decoder(s)) is not None}
+        """By `Route.handler`."""
+        self._decoders: dict[str, Callable[[bytes], Any]] = {}
+        """By source topic, of which formats of `kohort.serdes` are told."""
         kinds = {spec.kind for spec in specs.values()} - {Kind.ASYNC}
         self._mixed = Kind.SYNC in kinds and len(kinds) > 1
 
@@ -195,7 +197,7 @@ class Invoker:
         return self._run_batches(items) if self._in_batches(items[0]) else self._run_singly(items)
 
     def _in_batches(self, item: Item) -> bool:
-        return self.specs[item.partition.route.topic].kind is not Kind.SYNC
+        return self.specs[item.partition.route.handler].kind is not Kind.SYNC
 
     def _run_mixed(self, items: Sequence[Item]) -> list[Outcome] | None:
         """Records for handlers of one record and of batches: neighbours that are alike at once."""
@@ -223,7 +225,7 @@ class Invoker:
         index = 0
         while index < len(items):
             item = items[index]
-            spec = self.specs[item.partition.route.topic]
+            spec = self.specs[item.partition.route.handler]
             if failed and item.lane in failed:
                 outcome: Outcome = NOT_BEGUN
             elif failed or spec.decode is not None or spec.rows is not None:
@@ -258,10 +260,21 @@ class Invoker:
         value = item.record.value
         if spec.decode is not None and value is not None:
             try:
-                value = self._decoders[spec.topic](value)
+                value = self._decoder(spec, item.partition.route.topic)(value)
             except Exception as error:  # the decoder is the user's, and may raise anything
                 return not_decoded(error)
         return Received(item.record, item.attempt, self._lookups, value)
+
+    def _decoder(self, spec: HandlerSpec, topic: str) -> Callable[[bytes], Any]:
+        decode = self._decoders.get(topic)
+        if decode is None:
+            serde = serde_of(spec.decode)
+            decode = self._decoders[topic] = (
+                decoder_of(cast(Any, spec.decode))
+                if serde is None
+                else partial(serde.deserialize, topic)
+            )
+        return decode
 
     def undecoded(self, item: Item) -> Received:
         """A record as a handler without `decode` is to see it."""
@@ -277,12 +290,12 @@ class Invoker:
         outcomes: list[Outcome] = []
         start = 0
         while start < len(items):
-            spec = self.specs[items[start].partition.route.topic]
-            end = start + 1
+            route = items[start].partition.route
+            spec, end = self.specs[route.handler], start + 1
             while (
                 end < len(items)
                 and end - start < spec.max_batch
-                and items[end].partition.route.topic == spec.topic
+                and items[end].partition.route.topic == route.topic
             ):
                 end += 1
             outcomes += self._run_batch(spec, items[start:end])
@@ -358,16 +371,6 @@ def _mark(batch: ReceivedBatch, returned: Any) -> None:
 def serde_of(decode: Decode | Serde[Any]) -> Serde[Any] | None:
     """The format of `kohort.serdes` that a handler was registered with, if it is one."""
     return None if decode is None or isinstance(decode, str) or callable(decode) else decode
-
-
-def _decoder(spec: HandlerSpec) -> Callable[[bytes], Any] | None:
-    decode = spec.decode
-    if decode is None:
-        return None
-    serde = serde_of(decode)
-    return (
-        decoder_of(cast(Any, decode)) if serde is None else partial(serde.deserialize, spec.topic)
-    )
 
 
 def nothing_said(items: Sequence[Item]) -> list[Outcome]:

@@ -33,6 +33,7 @@ class _Route(NamedTuple):
     """As much of a route as the boundary to the user's code looks at."""
 
     topic: str
+    handler: str
     stops_lane: bool
 
 
@@ -48,6 +49,7 @@ class Parcel(NamedTuple):
     lane: Any
     topic: str
     stops_lane: bool
+    handler: str
 
 
 Task = tuple[str, Any]
@@ -57,7 +59,8 @@ Task = tuple[str, Any]
 def pack(item: Item) -> Parcel:
     """A record for the pipe."""
     route = item.partition.route
-    return Parcel(item.record, item.attempt, item.lane, route.topic, route.stops_lane)
+    lane, stops_lane = item.lane, route.stops_lane
+    return Parcel(item.record, item.attempt, lane, route.topic, stops_lane, route.handler)
 
 
 def child_main(pipe: Any, specs: Mapping[str, HandlerSpec], store_url: str | None) -> None:
@@ -86,7 +89,7 @@ def _serve(pipe: Any, invoker: Invoker) -> None:
 
 
 def _item(parcel: Parcel) -> Item:
-    place: Any = _Place(_Route(parcel.topic, parcel.stops_lane))
+    place: Any = _Place(_Route(parcel.topic, parcel.handler, parcel.stops_lane))
     return Item(parcel.record, place, parcel.lane, parcel.attempt)
 
 

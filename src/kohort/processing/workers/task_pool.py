@@ -43,7 +43,7 @@ async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | 
     outcomes: list[Outcome] | None = None
     failed: set[Hashable] = set()
     for index, item in enumerate(items):
-        spec = invoker.specs[item.partition.route.topic]
+        spec = invoker.specs[item.partition.route.handler]
         if failed and item.lane in failed:
             outcome: Outcome = NOT_BEGUN
         elif spec.decode is not None or spec.timeout_ms:

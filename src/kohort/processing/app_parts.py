@@ -1,0 +1,61 @@
+"""What an `App` gives away: how a run has ended, and what a harness needs of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kohort.processing.engine.app_routes import AppRoutes
+from kohort.processing.engine.failures import FailedAttempt
+from kohort.processing.engine.state import REFUSED_AFTER_ALL, Limits
+from kohort.processing.runtime.exactly_once import Exactly
+from kohort.processing.workers.handlers import HandlerSpec
+from kohort.retry.handling import SetupStore
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run has ended.
+
+    Args:
+        counts: how often each outcome has happened, as `App.counts`.
+        given_up: records that were still in progress when the time to drain was over; the next
+            owner of their partitions handles them again.
+    """
+
+    counts: Mapping[str, int]
+    given_up: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything that was begun was finished and committed."""
+        return not self.given_up
+
+    def __str__(self) -> str:
+        counts = Counter(self.counts)
+        counts["succeeded"] -= counts[REFUSED_AFTER_ALL]
+        parts = [f"{label} {counts[name]:,}" for name, label in _SUMMARY]
+        parts += [f"abandoned {self.given_up:,}"] if self.given_up else []
+        return ", ".join(parts)
+
+
+_SUMMARY: Final = (
+    ("succeeded", "succeeded"),
+    ("to_retry", "scheduled for retry"),
+    ("to_dead_letter", "dead-lettered"),
+)
+
+
+@dataclass(frozen=True)
+class AppParts:
+    """What an app is made of, for a harness that runs its handlers without a cluster."""
+
+    specs: Mapping[str, HandlerSpec]
+    routes: AppRoutes
+    limits: Limits
+    exactly: Exactly
+    crash_guard: bool
+    setups: Sequence[Callable[[SetupStore], None]]
+    on_failure: Sequence[Callable[[FailedAttempt], object]]
