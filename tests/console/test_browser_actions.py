@@ -13,7 +13,7 @@ import pytest
 from kohort import Admin, TopicPartition
 from tests.console.browser import SIZES, Browser, chromium, unavailable
 from tests.console.test_pages import path_in, wait_for_process
-from tests.console.world import TOKEN, World, console, world
+from tests.console.world import TOKEN, World, console, waiting_app, world
 
 pytestmark = [
     pytest.mark.browser,
@@ -129,6 +129,44 @@ def test_a_process_is_paused_resumed_and_drained(there: World, browser: Browser)
     browser.driver.get(there.url + "/audit")
     assert browser.text('tbody td[data-label="What"]') == "drain"
     assert not browser.wrong()
+
+
+def test_a_waiting_record_is_retried_and_another_dead_lettered(
+    there: World, browser: Browser
+) -> None:
+    """From the list to the record, confirmed, and back to the list, where it is gone."""
+    name = f"tills-{browser.driver.execute_script('return innerWidth')}"
+    with waiting_app(there.cluster, name) as handled:
+        there.sample()
+        page = f"{there.url}/retries/group?topic={name}&group={name}-app"
+        for action, left in (("retry-record", 4), ("dead-letter-record", 3)):
+            browser.driver.get(page)
+            browser.click('td[data-label="Do"] a')
+            form = f'form:has(input[value="{action}"])'
+            browser.until(lambda: _asked(browser, form))  # noqa: B023
+            assert not browser.wrong()
+            browser.picture(f"retry-record-{action}")
+            browser.click(f'{form} input[name="confirm"]')
+            browser.click(f"{form} button")
+            browser.until(lambda: "/retries/group" in browser.driver.current_url)
+            browser.until(lambda: _waits(browser) == left)  # noqa: B023
+        assert len(handled) == 1
+    browser.driver.get(there.url + "/audit")
+    assert browser.text('tbody td[data-label="What"]') == "dead-letter-record"
+    assert not browser.wrong()
+
+
+def _asked(browser: Browser, form: str) -> bool:
+    """Whether the page knows a process that can be asked; its status may come in a moment."""
+    if browser.driver.find_elements("css selector", form):
+        return True
+    browser.driver.refresh()
+    return False
+
+
+def _waits(browser: Browser) -> int:
+    browser.driver.refresh()
+    return len(browser.driver.find_elements("css selector", 'td[data-label="Do"] a'))
 
 
 def test_a_command_is_copied_and_updates_are_paused(there: World, browser: Browser) -> None:

@@ -17,7 +17,8 @@ import pytest
 from kohort import Admin, Consumer, TopicPartition
 from kohort.errors import UsageError
 from tests.clusters import Embedded
-from tests.console.world import HOSTILE, LONG, TOKEN, World, console, world
+from tests.console.world import HOSTILE, LONG, TOKEN, World, console, waiting_app, world
+from tests.patience import until
 
 SCREENS = (
     "/groups",
@@ -32,6 +33,7 @@ SCREENS = (
     "/dlq/record?name=orders.fulfilment.dlt&partition=0&offset=0",
     "/retries",
     "/retries/group?topic=orders&group=fulfilment",
+    "/retries/record?topic=orders&group=fulfilment&at=orders.fulfilment.retry.1h/0/0",
     "/topics",
     "/topic?name=orders",
     "/record",
@@ -242,6 +244,50 @@ def test_what_failed_and_what_waits(visitor: Visitor) -> None:
     assert {"billing", "fulfilment"} <= set(orders["readers"])
 
 
+def test_a_waiting_record_is_retried_and_another_dead_lettered(
+    there: World, visitor: Visitor
+) -> None:
+    """Previewed, confirmed, audited, and done by the process that owns the partition, once."""
+    with waiting_app(there.cluster, "tills") as handled:
+        there.sample()
+        path = "/retries/group?topic=tills&group=tills-app"
+        rows = visitor.ask(path + "&format=json").json["rows"]
+        at = {json.loads(row["origin"].rpartition("/")[2]): row["at"] for row in rows}
+        assert len(at) == 5
+        page = "/retries/record?topic=tills&group=tills-app&at="
+        until(lambda: visitor.ask(page + at[3] + "&format=json").json["able"])
+        shown = visitor.ask(page + at[3])
+        assert "dead_lettered_by_hand" in shown.text
+        assert "the till is &lt;b&gt;closed" in shown.text
+        form = {"topic": "tills", "group": "tills-app", "at": at[3], "action": "retry-record"}
+        token = {"form_token": shown.hidden("form_token")}
+        assert visitor.ask("/retries/record", form | {"confirm": "yes"}).status == 403
+        assert visitor.ask("/retries/record", form | token).status == 400, "not confirmed"
+        assert handled == []
+        form |= token | {"confirm": "yes"}
+        assert visitor.ask("/retries/record", form).headers["location"] == path
+        until(lambda: handled == [b'{"till": 3}'])
+        twice = visitor.ask("/retries/record", form)
+        assert (twice.status, "was handled" in twice.text) == (400, True)
+        dead = form | {"at": at[1], "action": "dead-letter-record"}
+        assert visitor.ask("/retries/record", dead).status == 303
+        left = [at[0], at[2], at[4]]
+        until(lambda: [r["at"] for r in visitor.ask(path + "&format=json").json["rows"]] == left)
+        (letter,) = visitor.ask("/dlq/topic?name=tills.tills-app.dlt&format=json").json["rows"]
+        assert letter["reason"] == "dead_lettered_by_hand"
+        audit = visitor.ask("/audit?format=json").json["rows"][:3]
+        assert [row["action"] for row in audit] == [
+            "dead-letter-record",
+            "retry-record",
+            "retry-record",
+        ]
+        assert [row["target"] for row in audit] == [at[1], at[3], at[3]]
+        wrong = visitor.ask("/retries/record", form | {"action": "drain"})
+        assert wrong.status == 400
+    for odd in ("x", at[0] + "9", "orders/0/0", "tills.tills-app.retry.1h/0/99"):
+        assert visitor.ask(page + odd).status == 404
+
+
 def test_a_rebalance_has_its_cause(visitor: Visitor) -> None:
     view = visitor.ask("/group/timeline?name=billing&format=json").json
     assert view["rows"]
@@ -352,6 +398,8 @@ def test_a_console_without_actions_changes_nothing(there: World) -> None:
         }
         assert token
         assert visitor.ask("/group/offsets", form).status == 403
+        record = "/retries/record?topic=orders&group=fulfilment&at=orders.fulfilment.retry.1h/0/0"
+        assert "Retry now" not in visitor.ask(record).text
         assert "Set the offsets" not in visitor.ask("/group/offsets?name=exporter&to=earliest").text
 
 

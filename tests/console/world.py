@@ -15,8 +15,10 @@ from kohort import Admin, App, Consumer, NewTopic, Permanent, Producer, Temporar
 from kohort.console.web.server import ConsoleOptions, ConsoleServer
 from kohort.remote import Action, Agent
 from kohort.remote.agent import Look
+from kohort.remote.messages import Command
 from kohort.retry.stores import open_store
 from tests.clusters import Embedded
+from tests.patience import until
 
 HOSTILE = b'{"note": "<script>document.title = \'taken\'</script><img src=x onerror=alert(1)>"}'
 LONG = "a-group-with-a-very-long-name-" + "x" * 90
@@ -67,16 +69,16 @@ def process(cluster: Embedded) -> Iterator[Agent]:
     """A process that tells of itself, with hostile words, and can be paused."""
     state = ["running"]
 
-    def pause() -> str:
+    def pause(_: Command) -> str:
         state[0] = "paused"
         return "paused <b>now</b>"
 
-    def resume() -> str:
+    def resume(_: Command) -> str:
         state[0] = "running"
         return "resumed"
 
     row = {"topic": "orders", "partition": 1, "state": "working", "lag": 3, "why": "<i>slow</i>"}
-    actions = {Action.PAUSE: pause, Action.RESUME: resume, Action.DRAIN: lambda: "draining"}
+    actions = {Action.PAUSE: pause, Action.RESUME: resume, Action.DRAIN: lambda _: "draining"}
     agent = Agent(
         "kohort",
         {"bootstrap_servers": cluster.bootstrap},
@@ -157,3 +159,31 @@ def fail_some(bootstrap: str) -> None:
 
     threading.Thread(target=stop, daemon=True).start()
     app.run()
+
+
+@contextmanager
+def waiting_app(cluster: Embedded, name: str) -> Iterator[list[bytes]]:
+    """A running App of group NAME-app, five of whose records wait for an hour; what it handles."""
+    handled, failed = list[bytes](), set[bytes]()
+    app = App(f"{name}-app", bootstrap_servers=cluster.bootstrap, retries="1h", remote="kohort")
+
+    @app.handler(name)
+    def handle(record: Any) -> None:
+        if record.value not in failed:
+            failed.add(record.value)
+            raise Temporary("the till is <b>closed</b>")
+        handled.append(record.value)
+
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(name, 1)])
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(5):
+            producer.send(name, b'{"till": %d}' % n, b"k%d" % n)
+    thread = threading.Thread(target=app.run, kwargs={"signals": False})
+    thread.start()
+    try:
+        until(lambda: app.counts().get("to_retry") == 5)
+        yield handled
+    finally:
+        app.stop()
+        thread.join()

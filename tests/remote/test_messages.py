@@ -139,3 +139,12 @@ def test_the_last_word_of_each_process_counts() -> None:
     limit_ms = 30_000 + MISSED * 5_000 + GRACE_MS
     assert not processes(records, limit_ms)[1].gone
     assert processes(records, limit_ms + 1)[1].gone
+
+
+def test_a_command_for_one_record_carries_its_place() -> None:
+    one = Command("c2", "billing", Action.RETRY_RECORD, at="orders.billing.retry.5m/3/17")
+    assert decode_command(encode_command(one)) == one
+    assert one.place == ("orders.billing.retry.5m", 3, 17)
+    for at in ("", "t", "t/1", "t/1/x", "/1/2", "t/-1/2"):
+        with pytest.raises(MessageFault, match="no TOPIC/PARTITION/OFFSET"):
+            _ = Command("c3", "billing", Action.RETRY_RECORD, at=at).place

@@ -20,7 +20,7 @@ from tests.cli.conftest import Ran, Run
 from tests.cli.conftest import bare as bare
 from tests.cli.conftest import kohort as kohort
 from tests.clusters import Cluster
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.processing.conftest import Running, Until
 
 
@@ -92,7 +92,15 @@ def test_an_app_is_paused_resumed_and_drained_from_elsewhere(kohort: Run, cluste
     status = ("app", "status", "bills-app", "--remote", "fleet", "-o", "json")
     found = eventually(kohort, *status, until=told("bills-app", "running")).json["processes"][0]
     assert found["kind"] == "app"
-    assert found["actions"] == ["status", "pause", "resume", "drain", "retry-now"]
+    assert found["actions"] == [
+        "status",
+        "pause",
+        "resume",
+        "drain",
+        "retry-now",
+        "retry-record",
+        "dead-letter-record",
+    ]
     assert found["figures"]["partitions"] is not None
     paused = kohort("app", "pause", "bills-app", "--remote", "fleet", "-o", "json")
     assert paused.code == 0
@@ -140,6 +148,57 @@ def test_what_waits_is_retried_at_once_on_command(kohort: Run, cluster: Cluster)
         assert sorted(orders.handled) == sorted(b"once-%d" % n for n in range(20))
     finally:
         orders.running.stop()
+
+
+def test_one_record_is_retried_and_one_is_dead_lettered_by_hand(
+    kohort: Run, cluster: Cluster
+) -> None:
+    """Before its turn, once, and noted beside the commit (R2): also after the app has ended."""
+    parts = Billing(cluster, "parts", threads=1)
+    parts.failed = Until(5)
+    retry_topic = parts.app.topics["parts"].retry_topic(3_600_000)
+    try:
+        parts.send(*(b"once-%d" % n for n in range(5)))
+        parts.failed.wait()
+        until(lambda: parts.app.counts().get("to_retry") == 5)
+        command = ("parts-app", f"{retry_topic}/0/3", "--remote", "fleet", "-o", "json")
+        ran = eventually(kohort, "app", "retry-record", *command, until=lambda ran: not ran.code)
+        assert "trying" in ran.json["rows"][0]["answer"]
+        parts.done.wait()
+        assert parts.handled == [b"once-3"]
+        again = kohort("app", "retry-record", *command)
+        assert again.code == 3
+        assert "is being handled, was handled" in again.json["rows"][0]["answer"]
+        dead = ("parts-app", f"{retry_topic}/0/1", "--remote", "fleet")
+        assert kohort("app", "dead-letter-record", *dead).code == 0
+        until(lambda: parts.app.counts().get("to_dead_letter") == 1)
+        for at, answer in (("0/99", "no record at offset 99"), ("x", "no TOPIC/PARTITION/OFFSET")):
+            wrong = kohort(
+                "app", "retry-record", "parts-app", f"{retry_topic}/{at}", "--remote", "fleet"
+            )
+            assert (wrong.code, answer in wrong.out) == (3, True), wrong
+    finally:
+        parts.running.stop()
+    letters = kohort("dlq", "list", "--topic", "parts", "--group", "parts-app", "-o", "json")
+    assert "dead_lettered_by_hand" in letters.out
+    waiting = kohort("retry", "list", "--topic", "parts", "--group", "parts-app", "-o", "json")
+    assert sorted(row["offset"] for row in waiting.json["rows"]) == [0, 2, 4]
+    parts.running = Running(again_of(parts))
+    try:
+        until(lambda: sorted(parts.handled[1:]) == [b"once-0", b"once-2", b"once-4"])
+    finally:
+        parts.running.stop()
+    assert parts.handled[0] == b"once-3"
+
+
+def again_of(billing: Billing) -> App:
+    """The same program, started again, whose retries wait for a millisecond more than nothing."""
+    app = App(
+        billing.app.group, bootstrap_servers=billing.cluster.bootstrap, retries="1h", clock_skew=0
+    )
+    app.handler(billing.topic)(lambda record: billing.handled.append(record.value))
+    threading.Timer(0.5, app.retry_now).start()
+    return app
 
 
 def test_a_command_that_nobody_would_obey_is_refused_before_it_is_sent(

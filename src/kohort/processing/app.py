@@ -66,6 +66,7 @@ from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.partition_state import OnFailure, Route
 from kohort.processing.engine.state import Limits
 from kohort.processing.runtime.client_settings import ClientSettings
+from kohort.processing.runtime.early import by_hand, take_early
 from kohort.processing.runtime.exactly_once import Exactly
 from kohort.processing.runtime.exactly_once_runner import ExactRunner
 from kohort.processing.runtime.holding_checks import check_holding
@@ -109,6 +110,7 @@ from kohort.signals import handled
 if TYPE_CHECKING:
     from kohort.client.common.typed_settings import AppClientSettings
     from kohort.client.consumer.consumer import Consumer
+    from kohort.retry.classify import Failure
     from kohort.serdes.basic import Serde
 
 log = logging.getLogger("kohort.processing")
@@ -640,6 +642,33 @@ class App:
         runner = self._runner
         if runner is not None:
             runner.retry_now()
+
+    def retry_record(self, topic: str, partition: int, offset: int) -> None:
+        """Try one record of a retry topic now, whenever it would be due. Any thread.
+
+        Args:
+            topic: the retry topic, such as `orders.billing.retry.5m`; a partition of this process.
+            partition, offset: where the record waits in it. Those before it stay where they are.
+
+        Raises UsageError for a record that is not there, is under way, or is of another process.
+        """
+        self._take_early((topic, partition, offset), None)
+
+    def dead_letter_record(self, topic: str, partition: int, offset: int, by: str = "") -> None:
+        """Send one record of a retry topic to the dead-letter topic now; else as `retry_record`.
+
+        Args:
+            topic, partition, offset: where it waits.
+            by: who wants it, for the dead letter's headers.
+        """
+        self._take_early((topic, partition, offset), by_hand(by))
+
+    def _take_early(self, place: tuple[str, int, int], failure: Failure | None) -> None:
+        runner = self._runner
+        if runner is None:
+            raise UsageError("the app does not run, so it cannot take a record of a retry topic")
+        with contextlib.closing(self._client_settings.port()) as port:
+            take_early(port, runner.tell, place, failure)
 
     def health(self) -> AppHealth:
         """What every partition is doing, since when, how far behind, and why not. Any thread."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from kohort.config import format_elapsed
 from kohort.processing.engine.health import AppHealth, AppPartitionHealth
 from kohort.remote.agent import Agent, Look
-from kohort.remote.messages import Action
+from kohort.remote.messages import Action, Command
 
 KIND: Final = "app"
 
@@ -34,6 +34,8 @@ class Reachable(Protocol):
     def resume(self) -> None: ...
     def retry_now(self) -> None: ...
     def stop(self) -> None: ...
+    def retry_record(self, topic: str, partition: int, offset: int) -> None: ...
+    def dead_letter_record(self, topic: str, partition: int, offset: int, by: str = "") -> None: ...
 
 
 @contextmanager
@@ -105,26 +107,34 @@ def _partitions(health: AppHealth) -> list[dict[str, Any]]:
     ]
 
 
-def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
-    def status() -> str:
+def _actions(app: Reachable) -> dict[Action, Callable[[Command], str]]:
+    def status(_: Command) -> str:
         return str(app.health()).partition("\n")[0]
 
-    def pause() -> str:
+    def pause(_: Command) -> str:
         app.pause()
         return "paused: records in progress end, no other ones begin"
 
-    def resume() -> str:
+    def resume(_: Command) -> str:
         app.resume()
         return "resumed"
 
-    def drain() -> str:
+    def drain(_: Command) -> str:
         app.stop()
         return "draining: ends and commits its records, then leaves the group"
 
-    def retry_now() -> str:
+    def retry_now(_: Command) -> str:
         retries = app.health().retries
         app.retry_now()
         return f"trying {retries.waiting if retries else 0:,} waiting records now"
+
+    def retry_record(command: Command) -> str:
+        app.retry_record(*command.place)
+        return f"trying {command.at} now"
+
+    def dead_letter_record(command: Command) -> str:
+        app.dead_letter_record(*command.place, by=command.by)
+        return f"sending {command.at} to the dead-letter topic"
 
     return {
         Action.STATUS: status,
@@ -132,4 +142,6 @@ def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
         Action.RESUME: resume,
         Action.DRAIN: drain,
         Action.RETRY_NOW: retry_now,
+        Action.RETRY_RECORD: retry_record,
+        Action.DEAD_LETTER_RECORD: dead_letter_record,
     }

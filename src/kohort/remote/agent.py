@@ -92,7 +92,7 @@ class Agent:
         kind: str,
         group: str,
         look: Callable[[], Look],
-        actions: Mapping[Action, Callable[[], str]],
+        actions: Mapping[Action, Callable[[Command], str]],
         *,
         interval_ms: int = INTERVAL_MS,
     ) -> None:
@@ -242,7 +242,9 @@ class Agent:
             self._obedience.done(command, ok=False, text=f"a {self._kind} can only {known}")
             return
         try:
-            text = action()
+            text = action(command)
+        except KohortError as error:
+            self._obedience.done(command, ok=False, text=str(error))
         except Exception as error:  # the process's own code: the thread must continue
             log.exception("%s: %s failed", self.process, command.action.value)
             self._obedience.done(command, ok=False, text=f"{type(error).__name__}: {error}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.errors import ConfigError
 from kohort.remote.agent import Agent, Look
-from kohort.remote.messages import Action
+from kohort.remote.messages import Action, Command
 
 if TYPE_CHECKING:
     from kohort.client.consumer.health import ConsumerHealth, PartitionHealth
@@ -63,7 +63,11 @@ def publish(
     if not group:
         raise ConfigError("publish() lists a consumer under its group_id; this one has none")
     way = dict(client) if client is not None else _way(consumer.config)
-    actions = {Action.STATUS: lambda: str(consumer.health()).partition("\n")[0]}
+
+    def status(_: Command) -> str:
+        return str(consumer.health()).partition("\n")[0]
+
+    actions = {Action.STATUS: status}
     agent = Agent(prefix, way, KIND, group, lambda: look_at(consumer.health()), actions)
     agent.start()
     try:

@@ -94,7 +94,14 @@ class RemoteControl:
         return processes(self._records.values(), _now_ms())
 
     def send(
-        self, group: str, action: Action, *, process: str = "", wait_s: float = ANSWER_S
+        self,
+        group: str,
+        action: Action,
+        *,
+        process: str = "",
+        at: str = "",
+        by: str = "",
+        wait_s: float = ANSWER_S,
     ) -> list[Answer]:
         """Tell the processes of a group, or one of them, to do something.
 
@@ -102,13 +109,17 @@ class RemoteControl:
             group: the consumer group, or the pipeline's name.
             action: what to do.
             process: the only one that shall; empty for all.
+            at: the record that it is about, as TOPIC/PARTITION/OFFSET.
+            by: who sends it; this process's user by default.
             wait_s: how long their answers are waited for.
 
         Raises:
             UsageError: no process would obey.
         """
         targets = self._targets(group, action, process)
-        command = Command(uuid.uuid4().hex[:12], group, action, process, _user(), _now_ms())
+        command = Command(
+            uuid.uuid4().hex[:12], group, action, process, by or _user(), _now_ms(), at
+        )
         with Producer(**known_to(ProducerConfig, self._client)) as producer:
             producer.send(self._commands, encode_command(command), group.encode()).result(wait_s)
         answers: dict[str, Result | None] = dict.fromkeys(targets)
@@ -140,6 +151,8 @@ class RemoteControl:
         if not chosen:
             names = ", ".join(one.status.process for one in mine[:20])
             raise UsageError(f"group {group!r} has no process {process!r}; it has {names}")
+        if action.of_record:  # one of them has it; others may be of an older version
+            chosen = [one for one in chosen if action in one.status.actions] or chosen
         unable = [one.status for one in chosen if action not in one.status.actions]
         if unable:
             raise UsageError(

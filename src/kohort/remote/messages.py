@@ -45,6 +45,20 @@ class Action(Enum):
     """Finish what was begun, commit, leave the group and end."""
     RETRY_NOW = "retry-now"
     """Try at once what waits in retry topics."""
+    RETRY_RECORD = "retry-record"
+    """Try the record `at` a place of a retry topic now."""
+    DEAD_LETTER_RECORD = "dead-letter-record"
+    """Send the record `at` a place of a retry topic to the dead-letter topic now."""
+
+    @property
+    def commands_process(self) -> bool:
+        """Whether it changes what a process as a whole does."""
+        return self is not Action.STATUS and not self.of_record
+
+    @property
+    def of_record(self) -> bool:
+        """Whether it is about one record, which one process of the group has."""
+        return self in (Action.RETRY_RECORD, Action.DEAD_LETTER_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,7 @@ class Command:
         process: the only one that shall obey; empty for every process of the group.
         by: the sender, for the log; not verified.
         at_ms: when it was sent.
+        at: the record that it is about, as TOPIC/PARTITION/OFFSET.
     """
 
     id: str
@@ -108,6 +123,16 @@ class Command:
     process: str = ""
     by: str = ""
     at_ms: int = 0
+    at: str = ""
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The topic, partition and offset of `at`. Raises MessageFault."""
+        topic, _, rest = self.at.partition("/")
+        partition, _, offset = rest.partition("/")
+        if not (topic and partition.isdecimal() and offset.isdecimal()):
+            raise MessageFault(f"at={self.at!r} is no TOPIC/PARTITION/OFFSET")
+        return topic, int(partition), int(offset)
 
 
 def encode_status(status: ProcessStatus) -> bytes:
@@ -188,6 +213,7 @@ def encode_command(command: Command) -> bytes:
             "process": command.process,
             "by": command.by,
             "at_ms": command.at_ms,
+            **({"at": command.at} if command.at else {}),
         }
     )
 
@@ -206,6 +232,7 @@ def decode_command(data: bytes) -> Command:
         _text(fields, "process"),
         _text(fields, "by"),
         _number(fields, "at_ms"),
+        _text(fields, "at"),
     )
 
 

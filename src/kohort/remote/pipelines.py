@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from kohort.remote.agent import Agent, Look
-from kohort.remote.messages import Action
+from kohort.remote.messages import Action, Command
 
 KIND: Final = "pipeline"
 
@@ -89,14 +89,14 @@ def reachable(
         if on_progress is not None:
             on_progress(progress)
 
-    def drain() -> str:
+    def drain(_: Command) -> str:
         pipeline.stop()
         return "draining: it ends; what its batch at hand has not committed is read again"
 
-    def status() -> str:
+    def status(_: Command) -> str:
         return str(last[0]) if last else "it has not measured its progress yet"
 
-    actions: dict[Action, Callable[[], str]] = {Action.STATUS: status, Action.DRAIN: drain}
+    actions: dict[Action, Callable[[Command], str]] = {Action.STATUS: status, Action.DRAIN: drain}
     agent = Agent(
         prefix,
         pipeline.client_config,

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kohort.cli.app.remote import drain, pause, resume, retry_now, status
+from kohort.cli.app.remote import (
+    dead_letter_record,
+    drain,
+    pause,
+    resume,
+    retry_now,
+    retry_record,
+    status,
+)
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
@@ -55,7 +63,15 @@ def app_group() -> None:
     """Run the handlers of an App written in Python; look at and command those elsewhere."""
 
 
-for remote_command in (status, pause, resume, drain, retry_now):
+for remote_command in (
+    status,
+    pause,
+    resume,
+    drain,
+    retry_now,
+    retry_record,
+    dead_letter_record,
+):
     app_group.add_command(remote_command)
 
 

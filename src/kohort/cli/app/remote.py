@@ -1,4 +1,4 @@
-"""`kohort app status`, `pause`, `resume`, `drain`, `retry-now`: processes on other machines.
+"""`kohort app status`, `pause`, `resume`, `drain`, `retry-now`, and so on: remote processes.
 
 Rules:
 - They reach programs with `remote="PREFIX"`: through the topics PREFIX.status and PREFIX.commands,
@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,6 +23,7 @@ from kohort.config import format_elapsed
 
 if TYPE_CHECKING:
     from kohort.remote import Action, Process, RemoteControl
+    from kohort.remote.control import Answer
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_PREFIX = "kohort"
@@ -148,6 +149,34 @@ def retry_now(**options: Any) -> int:
 
 
 @click.command(
+    "retry-record",
+    epilog="""\b
+Examples:
+  kohort app retry-record billing orders.billing.retry.5m/3/17
+""",
+)
+@command_options
+@click.argument("at", metavar="RETRY-TOPIC/PARTITION/OFFSET")
+def retry_record(**options: Any) -> int:
+    """Try one record of a retry topic now; those that wait before it stay where they are."""
+    return _of_record("RETRY_RECORD", **options)
+
+
+@click.command(
+    "dead-letter-record",
+    epilog="""\b
+Examples:
+  kohort app dead-letter-record billing orders.billing.retry.5m/3/17
+""",
+)
+@command_options
+@click.argument("at", metavar="RETRY-TOPIC/PARTITION/OFFSET")
+def dead_letter_record(**options: Any) -> int:
+    """Send one record of a retry topic to the dead-letter topic now; a redrive brings it back."""
+    return _of_record("DEAD_LETTER_RECORD", **options)
+
+
+@click.command(
     epilog="""\b
 Examples:
   kohort app drain billing --process billing@host-7/4711-a1b2c3
@@ -169,17 +198,36 @@ def drain(execute: bool, **options: Any) -> int:
     return 0
 
 
-def _command(
-    action_name: str, group: str, process: str, wait: str, prefix: str, output: str, client: Client
-) -> int:
+def _of_record(action_name: str, output: str, **options: Any) -> int:
+    """A command that one process of the group carries out; the others say that it is not theirs."""
+    answers = _answers(action_name, **options)
+    done = [one for one in answers if one.result is not None and one.result.ok]
+    return _show(done or answers, output)
+
+
+def _command(action_name: str, output: str, **options: Any) -> int:
+    return _show(_answers(action_name, **options), output)
+
+
+def _answers(
+    action_name: str,
+    group: str,
+    process: str,
+    wait: str,
+    prefix: str,
+    client: Client,
+    at: str = "",
+) -> list[Answer]:
     from kohort.config import parse_duration_ms
     from kohort.remote import Action
 
     action: Action = Action[action_name]
+    wait_s = parse_duration_ms(wait) / 1000
     with _control(prefix, client) as control:
-        answers = control.send(
-            group, action, process=process, wait_s=parse_duration_ms(wait) / 1000
-        )
+        return control.send(group, action, process=process, at=at, wait_s=wait_s)
+
+
+def _show(answers: Sequence[Answer], output: str) -> int:
     rows = [
         {
             "process": one.process,

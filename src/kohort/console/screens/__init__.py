@@ -38,6 +38,8 @@ SCREENS: Final[dict[tuple[str, str], Handler]] = {
     ("POST", "/job/pause"): actions.job_stop,
     ("GET", "/retries"): retries.all_retries,
     ("GET", "/retries/group"): retries.retries,
+    ("GET", "/retries/record"): retries.record,
+    ("POST", "/retries/record"): retries.act,
     ("GET", "/pipelines"): pipelines.pipelines,
     ("GET", "/pipeline"): pipelines.pipeline,
     ("GET", "/processes"): processes.processes,

@@ -33,10 +33,12 @@ class Fleet:
         with self._lock:
             return self._reader().processes()
 
-    def send(self, group: str, action: Action, process: str) -> Sequence[Answer]:
+    def send(
+        self, group: str, action: Action, process: str = "", *, at: str = "", by: str = ""
+    ) -> Sequence[Answer]:
         """Command a group, or one process of it. Raises UsageError when no process would obey."""
         with self._lock:
-            return self._reader().send(group, action, process=process)
+            return self._reader().send(group, action, process=process, at=at, by=by)
 
     def close(self) -> None:
         """Close the reader's clients."""

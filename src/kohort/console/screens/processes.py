@@ -10,7 +10,7 @@ from kohort.console.views.processes import process_view, processes_view
 from kohort.errors import UsageError
 from kohort.remote.messages import Action
 
-COMMANDS: Final = {one.value: one for one in Action if one is not Action.STATUS}
+COMMANDS: Final = {one.value: one for one in Action if one.commands_process}
 
 
 def processes(desk: Desk, asked: Asked) -> Screen:

@@ -110,7 +110,9 @@ def process_view(one: Process) -> ProcessView:
         max(0, _number(status.figures.get("partitions")) - len(status.partitions)),
         list(status.troubles),
         [("done" if r.ok else "failed", r.text) for r in reversed(status.results)],
-        [] if one.gone else [a.value for a in status.actions if a.value != "status"],
+        []
+        if one.gone
+        else [a.value for a in status.actions if a.value != "status" and not a.of_record],
     )
 
 

@@ -10,6 +10,7 @@ from kohort.config import format_duration
 from kohort.console.views.figures import clock, count, duration, spark
 
 if TYPE_CHECKING:
+    from kohort.console.views.masks import Content, Masks
     from kohort.observe.overview import Overview
     from kohort.observe.retry_owners import RetryOwner
     from kohort.sampling.retry_records import WaitingCopy
@@ -93,6 +94,7 @@ class WaitingRow:
     reason: str
     error: str
     waits_in: str
+    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +182,53 @@ def _row(one: WaitingCopy, now_ms: int) -> WaitingRow:
         retry.reason,
         f"{retry.error_class.rpartition('.')[2]}: {retry.error_message}".strip(": "),
         one.copy.record.topic,
+        _at(one),
+    )
+
+
+def _at(one: WaitingCopy) -> str:
+    record = one.copy.record
+    return f"{record.topic}/{record.partition}/{record.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRecordView:
+    """One record that waits, and who could take it now.
+
+    Args:
+        at: its place: retry topic, partition, offset.
+        able: processes that can be asked; `why_not` where there are none.
+    """
+
+    topic: str
+    group: str
+    at: str
+    row: WaitingRow
+    dead_letter: str
+    able: Sequence[str]
+    why_not: str
+    key: Content
+    value: Content
+
+
+def waiting_record_view(
+    owner: RetryOwner,
+    waiting: WaitingCopy,
+    able: Sequence[str],
+    why_not: str,
+    masks: Masks,
+    now_ms: int,
+) -> WaitingRecordView:
+    """A record that waits with what its headers say, before something is done with it."""
+    record = waiting.copy.record
+    return WaitingRecordView(
+        owner.topic,
+        owner.group,
+        _at(waiting),
+        _row(waiting, now_ms),
+        owner.dead_letter or owner.names.dead_letter,
+        able,
+        why_not,
+        masks.key(record.key),
+        masks.value(record.value),
     )

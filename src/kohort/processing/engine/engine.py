@@ -35,6 +35,7 @@ from kohort.records import Record
 from kohort.retry.classify import Disposition, Failure, describe, stated
 from kohort.retry.copies import (
     BAD_HEADERS_REASON,
+    Attempt,
     due_ms,
     held_copy,
     read_attempt,
@@ -255,22 +256,11 @@ class Engine(EngineCore):
         self, partition: Partition, records: Sequence[Record], now_ms: int
     ) -> list[Item]:
         """Records of a retry topic that may start; the rest goes where it belongs."""
-        delay_ms = partition.delay_ms or 0
-        route, sound = partition.route, list[Item]()
+        sound: list[Item] = []
         for record in records:
             item = Item(record, partition, self._lane_of_retry_topic(partition, record))
             try:
-                item.attempt = read_attempt(
-                    record.topic,
-                    record.partition,
-                    record.offset,
-                    record.key,
-                    record.value,
-                    record.headers,
-                    policy=route.topics.policy,
-                    delay_ms=delay_ms,
-                    group=route.topics.group,
-                )
+                item.attempt = self._read_attempt(partition, record)
             except HeaderFault as fault:
                 self._publish_copy(
                     item, describe(fault, permanent=True, reason=BAD_HEADERS_REASON), now_ms
@@ -278,6 +268,21 @@ class Engine(EngineCore):
                 continue
             sound.append(item)
         return self._admit(sound, now_ms)
+
+    def _read_attempt(self, partition: Partition, record: Record) -> Attempt:
+        """What the headers of a retry topic's record say. Raises HeaderFault."""
+        topics = partition.route.topics
+        return read_attempt(
+            record.topic,
+            record.partition,
+            record.offset,
+            record.key,
+            record.value,
+            record.headers,
+            policy=topics.policy,
+            delay_ms=partition.delay_ms or 0,
+            group=topics.group,
+        )
 
     def _admit(self, items: Sequence[Item], now_ms: int) -> list[Item]:
         """Sound records of a retry topic: those that are due. The others wait out what is left."""
@@ -529,7 +534,41 @@ class Engine(EngineCore):
         ]
         heapify(self._due)
 
+    def take_early(self, record: Record, now_ms: int, failure: Failure | None = None) -> str:
+        """Take one record of a retry topic before it is due and before those in front of it.
+
+        Args:
+            record: as it lies in the retry topic.
+            now_ms: the time of day.
+            failure: send it to the dead-letter topic for this reason instead of trying it.
+
+        Why that cannot be, as text; "" when it is under way.
+        """
+        partition = self.partitions.get((record.topic, record.partition))
+        if partition is None or partition.draining or partition.is_source:
+            return f"{record.topic}-{record.partition} is with another process"
+        item = Item(record, partition, self._lane_of_retry_topic(partition, record))
+        try:
+            item.attempt = self._read_attempt(partition, record)
+        except HeaderFault as fault:
+            return f"it was not written by Kohort: {fault}"
+        if not partition.tracker.begin_early(record.offset):
+            return "it is being handled, was handled, or is too far behind what waits before it"
+        partition.outstanding += 1
+        partition.outstanding_bytes += record.size
+        self.outstanding += 1
+        self.outstanding_bytes += record.size
+        if failure is not None:
+            self._publish_copy(item, failure, now_ms)
+            return ""
+        partition.early.add(record.offset)
+        partition.aside.extend(self._admit([item], now_ms))
+        self._refill(partition, now_ms)
+        return ""
+
     def _is_released(self, item: Item) -> bool:
+        if item.offset in item.partition.early:
+            return True
         return item.record.offset < self._released.get(item.partition.key, 0)
 
     def tick(self, now_ms: int) -> None:

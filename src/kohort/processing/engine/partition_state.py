@@ -113,6 +113,7 @@ class Partition:
         "delay_ms",
         "dispatcher",
         "draining",
+        "early",
         "evicting",
         "head",
         "head_since_ms",
@@ -191,6 +192,8 @@ class Partition:
         self.evicting: int | None = None
         self.unknown = ""
         """Why it is not known yet which keys are held (`hold_key`)."""
+        self.early: set[int] = set()
+        """Of a retry topic: offsets that were asked for by hand, and do not wait to be due."""
         self.damage: bytes | None = None
         """The last batch that could not be read."""
         self.unreadable = ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kohort.processing.engine.items_choice import take_done
@@ -51,6 +51,7 @@ class PartitionTracker:
 
     __slots__ = (
         "_committed_version",
+        "_early",
         "_first",
         "_incomplete",
         "_known",
@@ -82,6 +83,8 @@ class PartitionTracker:
         self._known = committed is not None
         self._queue: deque[int] = deque()
         self._incomplete: set[int] = set()
+        self._early: set[int] = set()
+        """Handed out before they were read in turn (`begin_early`), and not done."""
         self._limit_chars = MAX_CHARS
         self._window = capacity()
         restored = Snapshot()
@@ -121,10 +124,10 @@ class PartitionTracker:
 
     def is_unfinished(self, offset: int) -> bool:
         """Whether this offset was handed out and is not done."""
-        return offset in self._incomplete
+        return offset in self._incomplete or offset in self._early
 
     def was_done(self, offset: int) -> bool:
-        """Whether a former owner has done this, beyond what it committed."""
+        """Whether this was done before it was read in turn: by a former owner, or early."""
         at = bisect_right(self._starts, offset) - 1
         return at >= 0 and offset < self._restored[at][1]
 
@@ -157,10 +160,31 @@ class PartitionTracker:
         self._incomplete.update(to_do)
         self.next_fetch = max(next_fetch, self.next_fetch)
         self._retire()
+        if self._early:  # they are under way, and hold up the commit from now on
+            to_do = [offset for offset in to_do if offset not in self._early]
+            self._early = {offset for offset in self._early if offset >= next_fetch}
         return to_do
+
+    def begin_early(self, offset: int) -> bool:
+        """A record is handed out before the records below it are read.
+
+        When it is done, the snapshot says so, and it is not handed out again. False: it was handed
+        out before, it is done, or the snapshot could not say so.
+        """
+        passed = offset < self.next_fetch and not self._first
+        if passed or offset < self.base or self.was_done(offset) or self.is_unfinished(offset):
+            return False
+        if not self.may_begin(offset):
+            return False
+        self._known = True  # or what is done early could not be committed before the first read
+        self._early.add(offset)
+        return True
 
     def complete(self, epoch: int, offset: int) -> bool:
         """One record is done (handled, or its copy is safe). False: stale, or known already."""
+        if epoch == self.epoch and offset in self._early:
+            self._complete_early({offset})
+            return True
         if epoch != self.epoch or offset not in self._incomplete:
             return False
         self._incomplete.discard(offset)
@@ -171,10 +195,13 @@ class PartitionTracker:
             self._retire()
         return True
 
-    def complete_all(self, epoch: int, offsets: Iterable[int]) -> int:
+    def complete_all(self, epoch: int, offsets: Collection[int]) -> int:
         """Several records are done; how many that was news of."""
         if epoch != self.epoch:
             return 0
+        if self._early and (early := self._early.intersection(offsets)):
+            self._complete_early(early)
+            return len(early) + self.complete_all(epoch, offsets)
         news, highest = take_done(self._incomplete, offsets)
         if news:
             self.highest_done = max(self.highest_done, highest)
@@ -187,6 +214,7 @@ class PartitionTracker:
         self.epoch = epoch
         self._queue.clear()
         self._incomplete.clear()
+        self._early.clear()
         self._restore(())
         self.base = self.next_fetch = offset
         self.highest_done = -1
@@ -233,6 +261,7 @@ class PartitionTracker:
         )
         twin.version, twin.crashes, twin.suspect = self.version, self.crashes, self.suspect
         twin._queue, twin._incomplete = self._queue.copy(), self._incomplete.copy()
+        twin._early = self._early.copy()
         twin._restore(self._restored)
         twin.complete_all(self.epoch, done)
         try:
@@ -252,6 +281,11 @@ class PartitionTracker:
         self.version += 1
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _complete_early(self, early: set[int]) -> None:
+        self._early -= early
+        self._restore(_union(self._restored, [(offset, offset + 1) for offset in early]))
+        self.version += len(early)
 
     def _restore(self, done: Sequence[Range]) -> None:
         self._restored = list(done)

@@ -44,6 +44,7 @@ from kohort.processing.runtime.retry_topic_poller import Released, RetryTopicPol
 from kohort.processing.runtime.unreadable_batches import PastDamage
 from kohort.processing.workers.worker_pools import QUEUED_PER_WORKER, Feed, Finished, Pool, Portions
 from kohort.records import Record
+from kohort.retry.classify import Failure
 
 log = logging.getLogger("kohort.processing")
 
@@ -75,6 +76,16 @@ class Paused:
     """The app is paused: no record is begun; or resumed."""
 
     on: bool
+
+
+@dataclass(frozen=True)
+class TakeEarly:
+    """One record of a retry topic is to be tried now, or with `failure` to be dead-lettered."""
+
+    record: Record
+    failure: Failure | None
+    answer: Callable[[str], object]
+    """Called with the reason why that cannot be, or with ""."""
 
 
 @dataclass(frozen=True)
@@ -351,16 +362,23 @@ class Runner(RebalanceListener):
             if event.error is not None:
                 log.warning("publishing for %r failed: %s", event.publication.item, event.error)
             self.engine.published(event.publication, now_ms, event.error, unfit=event.unfit)
-        elif isinstance(event, Resumed):
-            self.engine.resume(event.key, now_ms)
         elif isinstance(event, Opened):
             self._limit(event.ends)
-        elif isinstance(event, Released):
-            self.engine.retry_now(event.ends, now_ms)
         elif isinstance(event, Scanned):
             self.engine.scanned(event, now_ms)
         elif isinstance(event, Joined):
             self._join(event)
+        else:
+            self._take_request(event, now_ms)
+
+    def _take_request(self, event: object, now_ms: int) -> None:
+        """What somebody has asked for by hand."""
+        if isinstance(event, Resumed):
+            self.engine.resume(event.key, now_ms)
+        elif isinstance(event, Released):
+            self.engine.retry_now(event.ends, now_ms)
+        elif isinstance(event, TakeEarly):
+            event.answer(self.engine.take_early(event.record, now_ms, event.failure))
         elif not isinstance(event, Hurried | Paused):  # those only had to be heard
             self._hear_of(event, now_ms)
 
