@@ -18,12 +18,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
+from kohort.spark.formats.record_columns import HEADERS, TIMESTAMP
 from kohort.spark.formats.types import ddl_of, quoted
 from kohort.spark.offsets import Range
 
 pc: Any = pyarrow.compute
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 TYPES: Final = {
     "key": pa.binary(),
     "value": pa.binary(),

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,6 +29,7 @@ from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import taken_up
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.graph import Graph, Stage, intermediate_topic, mode_of
+from kohort.spark.dataframes.plans import emits_without_rows
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
 from kohort.spark.formats.rows import SourceRows, to_option
 from kohort.spark.offsets import Position, TopicPartition
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kohort.spark")
 NO_OFFSET: Final = "-"
+_EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 NO_OPTIONS: Final[Mapping[str, str]] = {}
 INTERMEDIATE_CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
@@ -133,13 +136,16 @@ class PipelineStages:
             .option("checkpointLocation", self.checkpoint.location(checkpoint))
             .foreachBatch(function)
         )
+        empty_batches = True
         if stage.stateful is not None:
             writer = writer.outputMode(mode_of(stage.stateful))
+            empty_batches = emits_without_rows(frame, mode_of(stage.stateful))
         if mode == "available_now":
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{pipeline.trigger_ms} milliseconds")
-        return writer.start()
+        with _empty_batches(self.spark, enabled=empty_batches):
+            return writer.start()
 
     def close(self) -> None:
         """Close the connections of stages whose queries have been stopped."""
@@ -212,6 +218,22 @@ class PipelineStages:
             pipeline.now_ms or now_ms,
             lambda query_id: late_rows(self.spark, query_id),
         )
+
+
+@contextmanager
+def _empty_batches(spark: SparkSession, *, enabled: bool) -> Generator[None]:
+    """Whether queries that start within this run a batch without input when the watermark moves.
+
+    Where it cannot emit a row, it costs as much as a small batch and only frees state, which the
+    next batch frees too. A query copies the session's settings when it starts.
+    """
+    before = spark.conf.get(_EMPTY_BATCHES, "true") or "true"
+    if not enabled:
+        spark.conf.set(_EMPTY_BATCHES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_EMPTY_BATCHES, before)
 
 
 def read_range(files: CheckpointFiles, query: str, batch_id: int) -> BatchRange:

@@ -46,6 +46,11 @@ def windows(cluster: Cluster, clicks: str, directory: Path) -> Pipeline:
     return p
 
 
+def batches(directory: Path, stage: str) -> int:
+    """How many micro-batches a stage has run."""
+    return len(list((directory / "checkpoint" / f"stage-{stage}" / "offsets").glob("[0-9]*")))
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_late_rows_are_counted_in_history_and_status(
@@ -61,6 +66,8 @@ def test_late_rows_are_counted_in_history_and_status(
     click(1, 10)
     click(11)  # the watermark of the batch before counts
     click(2, 3, 12)
+    assert batches(tmp_path, "minutes") == 3, "no batch runs only because the watermark has moved"
+    assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
     pipeline = windows(cluster, clicks, tmp_path)
     store = pipeline.open_store()
     assert store.query("SELECT sum(clicks) FROM minutes") == [(4,)]
@@ -70,3 +77,17 @@ def test_late_rows_are_counted_in_history_and_status(
     books = reconcile(pipeline)
     assert books.late == {"minutes": 2}
     assert books.to_json()["late"] == {"minutes": 2}
+
+
+@pytest.mark.spark
+def test_a_batch_without_rows_is_needed_by_timers_and_in_append_mode(spark: SparkSession) -> None:
+    from kohort.spark.dataframes.plans import emits_without_rows
+
+    stream = spark.readStream.format("rate").load()
+    counts = stream.groupBy("value").count()
+    assert not emits_without_rows(counts, "update")
+    assert emits_without_rows(counts, "append")
+    timers = stream.groupBy("value").applyInPandasWithState(
+        lambda key, rows, state: rows, "value LONG", "n LONG", "update", "ProcessingTimeTimeout"
+    )
+    assert emits_without_rows(timers, "update")

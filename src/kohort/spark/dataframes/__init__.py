@@ -4,6 +4,7 @@
     plans.py       Spark's plan of a step: narrow or stateful, and where its rows come from
     templates.py   a step's logical plan, made once, into which each batch's frames are put
     physical.py    its physical plan, into which each batch's RDDs are put
+    rows.py        rows with hidden columns as records and verdicts, column by column
     columns.py     hidden columns, verdicts (`reject`, `retry`), typed values
     analysing.py   schemas, stages and refusals, found out before anything is read
     references.py  topics as tables, latest row a key, kept by the driver

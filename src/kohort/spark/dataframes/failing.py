@@ -23,19 +23,26 @@ from kohort.retry.handling import UNDECODABLE
 from kohort.retry.headers import Origin
 from kohort.retry.policy import RetryTopics
 from kohort.spark.dataframes.isolating import WORKER_KILLED
+from kohort.spark.dataframes.rows import (
+    RecordValues,
+    VerdictValues,
+    fields_of,
+    records,
+    verdicts,
+)
+from kohort.spark.formats.record_columns import HEADERS, Header, header_column
 
 COPY_SCHEMA: Final = (
     "topic string, partition int, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _COPIES: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", _HEADERS),
+        ("headers", HEADERS),
     ]
 )
 _DISPOSITIONS: Final = {
@@ -129,41 +136,25 @@ def copies(spec: RetrySpec, now_ms: int) -> Callable[[Batches], Batches]:
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
-            rows: list[tuple[Any, ...]] = []
-            origins, verdicts = (batch.column(i).to_pylist() for i in (0, 1))
-            for origin, verdict in zip(origins, verdicts, strict=True):
-                rows.append(_copy(spec, origin, verdict, now_ms))
-            columns = list(zip(*rows, strict=True)) if rows else [()] * len(_COPIES)
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, _COPIES, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_COPIES)
+            origins, reasons = records(fields_of(batch.column(0))), verdicts(batch.column(1))
+            copied = [
+                _copy(spec, record, verdict, now_ms)
+                for record, verdict in zip(origins, reasons, strict=True)
+            ]
+            *columns, headers = zip(*copied, strict=True) if copied else [()] * len(_COPIES)
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, _COPIES, strict=False)]
+            yield pa.RecordBatch.from_arrays([*arrays, header_column(headers)], schema=_COPIES)
 
     return run
 
 
 def _copy(
-    spec: RetrySpec, origin: Mapping[str, Any], verdict: Mapping[str, Any], now_ms: int
-) -> tuple[Any, ...]:
-    headers = [(h["key"], h["value"]) for h in origin["headers"] or ()]
-    stamp = origin["timestamp"]
-    record = (
-        origin["topic"],
-        origin["partition"],
-        origin["offset"],
-        -1 if stamp is None else milliseconds(stamp),
-        origin["timestampType"],
-        origin["key"],
-        origin["value"],
-        headers,
-    )
-    ours = spec.own if verdict["reason"] == BAD_HEADERS_REASON else spec.attempt
-    attempt = ours(*record)
-    failure = failure_of(verdict["permanent"], verdict["reason"], verdict["message"] or "")
-    names = spec.topics[spec.base(origin["topic"])]
+    spec: RetrySpec, record: RecordValues, verdict: VerdictValues, now_ms: int
+) -> tuple[str, int, bytes | None, bytes | None, list[Header]]:
+    permanent, reason, message = verdict
+    attempt = (spec.own if reason == BAD_HEADERS_REASON else spec.attempt)(*record)
+    names = spec.topics[spec.base(record[0])]
+    failure = failure_of(permanent, reason, message)
     copy, _ = copy_for(attempt, failure, topics=names, now_ms=now_ms)
-    listed = [{"key": key, "value": value} for key, value in copy.headers]
-    return copy.topic, spec.place(copy.topic, copy.partition_hint), copy.key, copy.value, listed
-
-
-def milliseconds(stamp: Any) -> int:
-    """A datetime of Spark (UTC) as milliseconds since the epoch."""
-    return round(stamp.timestamp() * 1000)
+    partition = spec.place(copy.topic, copy.partition_hint)
+    return copy.topic, partition, copy.key, copy.value, copy.headers

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from kohort.errors import UsageError
 from kohort.retry.classify import Failure, describe
 from kohort.retry.copies import BAD_HEADERS_REASON, Attempt
-from kohort.retry.headers import Header, HeaderFault
+from kohort.retry.headers import HeaderFault
 from kohort.retry.store import Store
 from kohort.spark.dataframes.analysing import Analysis, call
 from kohort.spark.dataframes.columns import (
@@ -40,7 +40,7 @@ from kohort.spark.dataframes.columns import (
     typed,
     with_origin,
 )
-from kohort.spark.dataframes.failing import RetrySpec, milliseconds
+from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.graph import Graph, Stage, Step
 from kohort.spark.dataframes.isolating import RowFailure
 from kohort.spark.dataframes.judging import (
@@ -54,12 +54,12 @@ from kohort.spark.dataframes.judging import (
 )
 from kohort.spark.dataframes.physical import PhysicalPlans
 from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
+from kohort.spark.dataframes.rows import records, verdicts
 from kohort.spark.dataframes.templates import Templates
 from kohort.spark.outputs.work import union_all
 
 pc: Any = pyarrow.compute
 _PLACE = ("topic", "partition", "offset")
-_RecordValues = tuple[str, int, int, int, int, bytes | None, None, list[Header]]
 _FROM_NOWHERE = (
     "step {} makes rows that come from no input of the batch (an outer join that keeps unmatched "
     "rows of a reference?); join the source with the reference, left"
@@ -364,9 +364,7 @@ class NarrowBatch:
     def _admit(self, inputs: pa.Table) -> None:
         """Find the copies that the ledger owes, and those that no step may see."""
         attempts: list[Attempt] = []
-        for row in inputs.filter(pc.is_valid(inputs["timestampType"])).to_pylist():
-            headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
-            record = _record(row, headers)
+        for record in records(_columns(inputs.filter(pc.is_valid(inputs["timestampType"])))):
             try:
                 attempts.append(self.plan.spec.attempt(*record))
             except HeaderFault as fault:
@@ -419,13 +417,10 @@ class NarrowBatch:
     def _failed(self, rows: pa.Table) -> list[Failed]:
         attempts = {a.position: a for a in self.retried}
         failed: list[Failed] = []
-        for row in rows.to_pylist():
-            record = _record(row, [])
+        places = records(_columns(rows.drop_columns(["headers"])))
+        for record, verdict in zip(places, verdicts(rows[VERDICT]), strict=True):
             attempt = attempts.get(record[:3]) or self.plan.spec.own(*record)
-            verdict = row[VERDICT]
-            failed.append(
-                Failed(attempt, verdict["permanent"], verdict["reason"], verdict["message"] or "")
-            )
+            failed.append(Failed(attempt, *verdict))
         return failed
 
     def _stranger_rows(self) -> DataFrame:
@@ -438,19 +433,8 @@ class NarrowBatch:
         return wanted.select(ORIGIN, verdict.alias(VERDICT))
 
 
-def _record(row: Mapping[str, Any], headers: list[Header]) -> _RecordValues:
-    """The record of a row, without its value, as `RetrySpec.attempt` takes it."""
-    stamp = row["timestamp"]
-    return (
-        row["topic"],
-        row["partition"],
-        row["offset"],
-        -1 if stamp is None else milliseconds(stamp),
-        row["timestampType"],
-        row["key"],
-        None,
-        headers,
-    )
+def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(table.column_names, table.columns, strict=True))
 
 
 def _offsets(rows: pa.Table) -> dict[TopicPartition, set[int]]:

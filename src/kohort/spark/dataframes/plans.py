@@ -134,6 +134,19 @@ def is_stateful(frame: DataFrame) -> bool:
     return any(_keeps_state(node) for node in _nodes(analyzed(frame)))
 
 
+def emits_without_rows(frame: DataFrame, output_mode: str) -> bool:
+    """Whether a micro-batch without input may emit rows of a stateful frame.
+
+    In update mode an operator emits what a batch has changed, and only state with timers changes
+    by itself.
+    """
+    if output_mode != "update":
+        return True
+    return any(
+        node.isStreaming() and "WithState" in node.nodeName() for node in _nodes(analyzed(frame))
+    )
+
+
 def check_narrow(frame: DataFrame, step: str) -> None:
     """Refuse an operator over a stream that is neither narrow nor stateful.
 

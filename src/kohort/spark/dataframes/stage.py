@@ -59,7 +59,7 @@ from kohort.spark.outputs.protocol import (
 )
 from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
 from kohort.spark.outputs.topics import TopicOutput
-from kohort.spark.outputs.work import BatchWork, Planned, check_context
+from kohort.spark.outputs.work import BatchWork, check_context
 
 log = logging.getLogger("kohort.spark")
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -220,13 +220,24 @@ class StageFunction:
         prepared = self._prepared(frame, batch, database, verdicts)
         try:
             transaction = self._begun(prepared.written, batch, settled)
-            database.also = lambda cursor: self._record(cursor, database, batch, prepared.changes)
             tables = [
                 TablePart(m.output, _constant(prepared.tables[m.output.name]))
                 for m in database.merges
             ]
-            planned = self._plan.physical.job
-            work = _Work(frame, database, tables, transaction, prepared.topics, self.query, planned)
+            inner = BatchWork(
+                frame,
+                database,
+                tables,
+                transaction if prepared.topics else None,
+                prepared.topics,
+                self.query,
+                computed=True,
+                planned=self._plan.physical.job,
+            )
+            work = _Work(inner, lambda: self._late_rows(batch))
+            database.also = lambda cursor: self._record(
+                cursor, database, batch, prepared.changes, work.late
+            )
             committer = Committer(self._policy(), database, transaction, self._setting.reached)
             if committer.run(batch, work) is Outcome.SKIPPED:
                 self._skip(frame)
@@ -236,6 +247,11 @@ class StageFunction:
             database.also = None
             prepared.close()
             database.batch_done()
+
+    def _late_rows(self, batch: Batch) -> int:
+        if self._stage.stateful is None:
+            return 0
+        return self._setting.late_rows(batch.checkpoint)
 
     def _skip(self, frame: DataFrame) -> None:
         if self._stage.stateful is not None:  # Spark wants every batch's state to be written
@@ -322,10 +338,14 @@ class StageFunction:
         return _Prepared(tables, topics, _names(topics), books.changes, release)
 
     def _record(
-        self, cursor: Cursor, database: BatchStore, batch: Batch, books: Sequence[Transaction]
+        self,
+        cursor: Cursor,
+        database: BatchStore,
+        batch: Batch,
+        books: Sequence[Transaction],
+        late: int,
     ) -> str:
-        if self._stage.stateful is not None:
-            count_late(cursor, batch, self._setting.late_rows(batch.checkpoint))
+        count_late(cursor, batch, late)
         try:
             for change in books:
                 database.store.record(cursor, change)
@@ -450,26 +470,18 @@ class StageFunction:
 
 
 class _Work:
-    """The `Work` of one batch, over frames that are computed already."""
+    """The `Work` of one batch, and the rows that its stateful operator has dropped by then."""
 
-    def __init__(
-        self,
-        frame: DataFrame,
-        database: BatchStore,
-        tables: Sequence[TablePart],
-        transaction: TopicTransaction | None,
-        topics: Sequence[TopicPart],
-        query: str,
-        planned: Planned,
-    ) -> None:
-        writes = transaction if topics else None
-        self._inner = BatchWork(
-            frame, database, tables, writes, topics, query, computed=True, planned=planned
-        )
+    def __init__(self, inner: BatchWork, late_rows: Callable[[], int]) -> None:
+        self._inner = inner
+        self._late_rows = late_rows
+        self.late = 0
 
     def run(self, identity: Identity | None) -> Written:
         """See `protocol.Work`."""
-        return self._inner.run(identity)
+        written = self._inner.run(identity)
+        self.late = self._late_rows()
+        return written
 
 
 def _names(parts: Sequence[TopicPart]) -> set[str]:

@@ -28,10 +28,10 @@ from kohort.errors import ConfigError, UsageError
 from kohort.records import BatchBuilder
 from kohort.records.columns import BinaryColumn
 from kohort.records.compression import Compression, check_level
+from kohort.spark.formats.record_columns import header_column
 
 SINK_COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 DEFAULT_BATCH_BYTES: Final = 512 << 10
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,7 @@ def encode_records(
         "key": pa.array([r.key for r in records], pa.binary()),
         "value": pa.array([r.value for r in records], pa.binary()),
         "partition": pa.array([r.partition for r in records], pa.int32()),
-        "headers": pa.array(
-            [[{"key": k, "value": v} for k, v in r.headers] for r in records], _HEADERS
-        ),
+        "headers": header_column([r.headers for r in records]),
     }
     return [*encoder.encode(pa.RecordBatch.from_pydict(columns)), *encoder.rest()]
 
