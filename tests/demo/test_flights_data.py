@@ -21,12 +21,14 @@ def year() -> data.Year:
     return data.load_year(partition_of)
 
 
+@pytest.mark.extended
 def test_the_year_holds_what_the_issue_counts(year: data.Year) -> None:
     assert len(year.flights) == 336_776
     assert len(year.weather) + len(year.late) == 26_115
     assert sum(event.key is None for event in year.flights) == 2_512
 
 
+@pytest.mark.extended
 def test_failures_to_come_are_the_expected_ones(year: data.Year) -> None:
     airports = set(data.read_table("airports")["faa"].to_pylist())
     hours = {e.key for e in year.weather} | {o.event.key for o in year.late}
@@ -46,11 +48,13 @@ def test_failures_to_come_are_the_expected_ones(year: data.Year) -> None:
     assert late > 0.05 * 327_674, "at least 5 % of the loaded flights must go through a retry"
 
 
+@pytest.mark.extended
 def test_flights_come_in_event_time(year: data.Year) -> None:
     times = [event.timestamp_ms for event in year.flights]
     assert times == sorted(times)
 
 
+@pytest.mark.extended
 def test_a_late_observation_waits_for_every_flight_that_wants_it(year: data.Year) -> None:
     last_offset: dict[bytes, dict[int, int]] = {}
     offsets = [0] * data.FLIGHT_PARTITIONS
@@ -64,6 +68,7 @@ def test_a_late_observation_waits_for_every_flight_that_wants_it(year: data.Year
         assert observation.wanted_by == last_offset.get(observation.event.key, {})
 
 
+@pytest.mark.extended
 def test_a_slice_is_the_beginning_of_the_year_and_the_same_each_time(year: data.Year) -> None:
     first, again = (data.load_year(partition_of, limit=2_000) for _ in range(2))
     assert first == again

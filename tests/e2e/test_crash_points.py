@@ -143,6 +143,7 @@ POINTS: dict[str, tuple[Moment, Callable[[Event], bool], int]] = {
 }
 
 
+@pytest.mark.rows(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("point", chiefly([p for p in POINTS if p[0] in "246"], POINTS))
 def test_the_coordinator_dies(nodes: Cluster, run: GroupRun, point: str) -> None:
@@ -238,6 +239,7 @@ POINTS_848: dict[str, tuple[Moment, Callable[[Event], bool], int]] = {
 }
 
 
+@pytest.mark.rows(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "point", chiefly(["target written, nobody told", "something given up"], POINTS_848)

@@ -63,6 +63,7 @@ def test_three_one_joins_one_is_killed(group: GroupRun, make: str) -> None:
     group.await_consumed()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_both_makes_in_one_group_with_churn(group: GroupRun) -> None:
     """No overlap, no gap, whoever joins, leaves or is killed."""
@@ -82,20 +83,18 @@ def test_both_makes_in_one_group_with_churn(group: GroupRun) -> None:
     group.await_consumed()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "strategy"),
     [
         (KOHORT, "cooperative-sticky"),
-        pytest.param(KOHORT, "range", marks=pytest.mark.extended),
-        pytest.param(CONFLUENT, "range", marks=pytest.mark.extended),
+        (KOHORT, "range"),
+        (CONFLUENT, "range"),
         pytest.param(
             CONFLUENT,
             "cooperative-sticky",
-            marks=[
-                pytest.mark.extended,
-                pytest.mark.skipif(APACHE, reason="Kafka refuses what librdkafka's leader adds"),
-            ],
+            marks=pytest.mark.skipif(APACHE, reason="Kafka refuses what librdkafka's leader adds"),
         ),
     ],
 )
@@ -113,6 +112,7 @@ def test_a_rolling_upgrade_there_and_back(group: GroupRun, make: str, strategy: 
     group.await_consumed()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_coordinator_dies_and_comes_back(tmp_path: Path) -> None:
     """Spec 2.12: the group is read back from the log; nobody is lost, and nothing goes back."""

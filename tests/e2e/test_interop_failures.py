@@ -40,7 +40,7 @@ def broker(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", chiefly([KOHORT, CONFLUENT], MAKES))
+@pytest.mark.parametrize("make", chiefly([KOHORT], MAKES))
 def test_kill_9_of_the_broker(broker: BrokerProcess, tmp_path: Path, make: str) -> None:
     """Everything acknowledged is there, once and in order; both sides go on by themselves."""
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -276,6 +276,7 @@ def test_aiokafka_with_its_old_setting(cluster: Cluster) -> None:
         assert asyncio.run(run()) == b"x"
 
 
+@pytest.mark.extended
 def test_rows_survive_a_clean_restart(broker: BrokerProcess) -> None:
     """SIGTERM ends in order; what each make wrote is there for each make."""
     for make in MAKES:

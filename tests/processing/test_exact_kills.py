@@ -154,7 +154,7 @@ def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, num
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "instances",
-    [("", ""), pytest.param(("one", "two"), marks=pytest.mark.extended)],
+    [("", ""), ("one", "two")],
     ids=["dynamic", "static"],
 )
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ except OSError:
 """
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     ("name", "error", "printed"),
     [

@@ -69,6 +69,7 @@ def test_mutations_raise_decode_errors_and_nothing_else(name: str) -> None:
                     decode(cls, version, memoryview(wounded))
 
 
+@pytest.mark.rows(48)
 @pytest.mark.parametrize("name", ALL_NAMES)
 def test_every_cut_is_noticed(name: str) -> None:
     cls = message_class(name)
