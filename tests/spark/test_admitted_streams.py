@@ -49,6 +49,7 @@ def fill(cluster: Cluster, topic: str, partition: int, times: list[int], size: i
             producer.send(topic, b"v" * size, None, partition, ms)
 
 
+@pytest.mark.extended
 def test_a_small_topic_comes_whole_with_the_first_batch(
     spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path
 ) -> None:

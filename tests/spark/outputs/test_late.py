@@ -51,6 +51,7 @@ def batches(directory: Path, stage: str) -> int:
     return len(list((directory / "checkpoint" / f"stage-{stage}" / "offsets").glob("[0-9]*")))
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_late_rows_are_counted_in_history_and_status(
