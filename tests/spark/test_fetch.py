@@ -65,6 +65,24 @@ def test_a_query_gets_the_rows_of_its_ranges(
     assert [(row["offset"], row["value"]) for row in rows] == [(n, b"%d" % n) for n in (6, 7, 1, 2)]
 
 
+@pytest.mark.parametrize(
+    "setting", ["max.partition.fetch.bytes", "allow.auto.create.topics", "fetch.max.bytes"]
+)
+def test_a_setting_of_the_consumer_may_be_one_that_has_another_default_here(
+    setting: str, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    """Spec 6.7: options of Spark's connector are taken, in Java's spelling."""
+    from kohort.spark.fetch import read_ranges
+    from kohort.spark.offsets import Range
+
+    name = topic(1)
+    produce(name, (0, None, b"v"))
+    value = "false" if setting.startswith("allow") else "1000"
+    asked = options(cluster, **{f"kafka.{setting}": value})
+    (batch,) = read_ranges(asked, [Range(name, 0, 0, 1)], ("value",))
+    assert batch.to_pylist() == [{"value": b"v"}]
+
+
 class Counting:
     """A consumer of many partitions, each with one batch of records; counts what it is asked."""
 

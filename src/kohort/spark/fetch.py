@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.config import ConsumerConfig, known_to
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.consumer import Consumer
 from kohort.config import format_elapsed
@@ -260,7 +260,7 @@ def _consumer(config: dict[str, str], fail_on_data_loss: bool) -> Consumer:
     """Records that are gone are an error, or skipped: then the log's start is next."""
     settings = {
         "max_partition_fetch_bytes": 4 << 20,
-        **config,
+        **known_to(ConsumerConfig, config),
         "enable_auto_commit": False,
         "auto_offset_reset": "none" if fail_on_data_loss else "earliest",
         "allow_auto_create_topics": False,
