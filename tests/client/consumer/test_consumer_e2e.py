@@ -135,6 +135,27 @@ def test_assign_replaces_and_keeps_what_stays(world: World) -> None:
         consumer.poll(0.05)
 
 
+def test_the_last_of_two_assignments_counts(world: World) -> None:
+    """Spec 4.1: the network thread learns of the first when the caller has made the second."""
+    topic = world.topic(1, records=3)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    core = consumer._core
+    entered, first, second = threading.Event(), threading.Event(), threading.Event()
+    core.post(first.wait, PATIENCE_S)
+    consumer.assign([])
+    core.post(entered.set)
+    core.post(second.wait, PATIENCE_S)
+    try:
+        consumer.assign(parts(topic, 1))
+        first.set()
+        assert entered.wait(PATIENCE_S)
+        assert consumer.poll(0) == []
+    finally:
+        second.set()
+    assert take(consumer, 3) == values(range(3))
+
+
 def test_pattern(world: World) -> None:
     """Spec 1.9, 4.1: the whole name matches; a topic made later is found."""
     stem = f"pattern{time.monotonic_ns()}"

@@ -164,7 +164,7 @@ class ConsumerBase(Observed):
             core.positions.remove(gone)
         core.subscription = chosen
         core.topics.take_over(sorted(chosen.partitions))
-        core.post(core.assign, chosen)
+        core.post(core.assign)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads at present."""

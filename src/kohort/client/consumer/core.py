@@ -70,6 +70,8 @@ class ConsumerCore:
         self.notify = notify
         self.inbox = CallerInbox(notify)
         self.subscription = Subscription()
+        """What the caller has chosen last. `subscribe` and `assign` here come later, maybe behind
+        another choice, and do not set it."""
         self.fatal: KohortError | None = None
         self.overdue = False
         self.born_ms = self.last_poll_ms = self.loop.now_ms()
@@ -117,7 +119,6 @@ class ConsumerCore:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Read what the group assigns of these topics."""
-        self.subscription = subscription
         self.topics.watch()
         assert self.session is not None, "subscribing needs a group"
         matched = self.topics.matched = self.topics.match()
@@ -126,9 +127,8 @@ class ConsumerCore:
         elif subscription.pattern is None or matched:
             self.session.subscribe(matched)
 
-    def assign(self, subscription: Subscription) -> None:
+    def assign(self) -> None:
         """Read the caller's own choice of partitions (positions are set by the caller)."""
-        self.subscription = subscription
         self.topics.watch()
         self._metadata_changed(self.cluster.metadata)
 
