@@ -1,10 +1,13 @@
-"""Brokers that restart, topics that go and come back, workers that die, under a running stream
-(issue 17; spec 6.7)."""
+"""Brokers that restart, topics that go and come back, workers and executors that die, under a
+running stream (issue 17; spec 6.7)."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +17,42 @@ import pytest
 
 from kohort import Producer
 from kohort.testing import Cluster
+from tests.java import skip_without
 from tests.patience import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+DRIVER_TIMEOUT_S = 250.0
+"""How long a driver on a cluster of its own may take to start, and then to end."""
+PROGRAM = """
+import json, signal, sys
+from pathlib import Path
+from kohort.spark import session
+master, servers, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+def blocked(batches):  # the first task of all waits to be killed
+    try:
+        (directory / "blocked").touch(exist_ok=False)
+    except FileExistsError:
+        yield from batches
+    else:
+        signal.pause()
+
+def keep(frame, batch):
+    values = [bytes(row.value).decode() for row in frame.collect()]
+    (directory / f"{batch}.batch").write_text(json.dumps(values))
+
+query = (session(master=master).readStream.format("kohort")
+    .option("kafka.bootstrap.servers", servers)
+    .options(subscribe="t", startingOffsets="earliest")
+    .options(maxOffsetsPerTrigger="40", minPartitions="2")
+    .load().select("value").mapInArrow(blocked, "value binary")
+    .writeStream.foreachBatch(keep).option("checkpointLocation", str(directory / "checkpoint"))
+    .trigger(availableNow=True).start())
+query.awaitTermination()
+"""
 
 
 @pytest.fixture
@@ -176,3 +209,36 @@ def test_a_worker_that_is_killed(spark: SparkSession, broker: Cluster, tmp_path:
     query.awaitTermination()
     assert killed.exists()
     assert [value for batch in seen.values() for value in sorted(batch)] == ["a", "b"]
+
+
+@pytest.mark.extended
+def test_an_executor_that_is_killed(broker: Cluster, tmp_path: Path) -> None:
+    """On a standalone cluster: another executor reads the ranges again, and each record is there
+    once."""
+    skip_without()
+    from tests.spark.standalone import SRC, kill_executor, standalone
+
+    broker.create_topic("t", partitions=2)
+    values = [str(n) for n in range(100)]
+    send(broker, "t", *values)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    with standalone(tmp_path) as cluster:
+        driver = subprocess.Popen(
+            [sys.executable, program, cluster.url, broker.bootstrap, tmp_path],
+            env={**os.environ, "PYTHONPATH": str(SRC), "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        try:
+            until(
+                lambda: (tmp_path / "blocked").exists() or driver.poll() is not None,
+                "a task runs",
+                DRIVER_TIMEOUT_S,
+            )
+            kill_executor(cluster.workers[0])
+            assert driver.wait(DRIVER_TIMEOUT_S) == 0
+        finally:
+            driver.kill()
+            driver.wait()
+    batches = [json.loads(path.read_text()) for path in tmp_path.glob("*.batch")]
+    assert len(batches) == 3
+    assert sorted(value for batch in batches for value in batch) == sorted(values)
