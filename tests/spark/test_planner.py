@@ -431,6 +431,43 @@ def test_markers_alone_make_no_batch() -> None:
     assert plan.latest(start).next == {T0: 3, T1: 3}
 
 
+def test_markers_of_a_topic_that_is_created_again_are_forgotten() -> None:
+    port = FakePort({T0: [1], T1: [1]})
+    plan = planner(port, failOnDataLoss="false")
+    start = plan.latest(plan.initial())
+    with_markers(port, T0, T0, T0)
+    assert plan.latest(start) == start
+    port.logs, port.ids["t"] = {T0: [2], T1: []}, "another"
+    port.markers.clear()
+    assert plan.latest(start).next == {T0: 1, T1: 0}
+
+
+def test_progress_in_a_topic_that_is_created_again_begins_anew() -> None:
+    port = FakePort({T0: [1], T1: [1]})
+    plan = planner(port, failOnDataLoss="false", group_id="g")
+    start = plan.latest(plan.initial())
+    with_markers(port, T0, T0, T0)
+    assert plan.latest(start) == start
+    port.logs, port.ids["t"] = {T0: [2] * 9, T1: []}, "another"
+    port.markers.clear()
+    first = plan.latest(start, 2)
+    port.group.clear()  # as a broker does with those of a deleted topic
+    plan.latest(first, 2)
+    assert port.group == {T0: 2, T1: 0}
+
+
+def test_a_record_where_a_leader_has_lost_markers_is_read() -> None:
+    """An unclean election truncates the log; what is written then takes the markers' offsets."""
+    port = FakePort({T0: [1], T1: [1]})
+    plan = planner(port)
+    start = plan.latest(plan.initial())
+    with_markers(port, T0, T0, T0)
+    assert plan.latest(start) == start
+    port.logs[T0] = [1, 2]
+    port.markers.clear()
+    assert plan.latest(start).next == {T0: 2, T1: 1}
+
+
 def test_many_offsets_are_not_looked_at() -> None:
     port = FakePort({T0: [1] * 5, T1: []})
     plan = planner(port)

@@ -217,6 +217,7 @@ class Planner:
         fresh = [at for at in self._partitions() if at not in start.next or at[0] in recreated]
         if fresh:
             for at, offset in self._port.earliest(fresh).items():
+                self._forget(at)
                 began[at] = origin[at] = offset
         self._check_loss(origin)
         if not self._frozen or self._target is None:
@@ -239,6 +240,12 @@ class Planner:
             planned_ms = self._now_ms() if self._options.retry_delays_ms else 0
         return Position(offsets, began, ids, self._tasks, planned_ms)
 
+    def _forget(self, at: TopicPartition) -> None:
+        """Drop what was known of a topic of the same name that was deleted."""
+        self._no_records_until.pop(at, None)
+        if self._published:
+            self._published.pop(at, None)
+
     def _past_markers(self, at: TopicPartition, offset: int) -> int:
         return max(offset, self._no_records_until.get(at, offset))
 
@@ -250,6 +257,9 @@ class Planner:
         A batch of markers would write markers itself, by the transaction of its outputs, and so on
         for ever.
         """
+        for at, end in target.items():  # a leader that was behind truncates the log
+            if self._no_records_until.get(at, end) > end:
+                del self._no_records_until[at]
         news = {
             at: (start, target[at])
             for at, o in origin.items()
