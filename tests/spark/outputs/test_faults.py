@@ -21,12 +21,12 @@ from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark import BatchFunction, to_outputs, to_table, to_topic
 from kohort.spark.outputs.protocol import Step
+from kohort.testing import Cluster
 from tests.spark.outputs.stream import Stream, create, records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from kohort.testing import Cluster
     from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -143,6 +143,16 @@ class _Watched(BatchFunction):
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         self._calls.append((frame, batch_id))
         super().__call__(frame, batch_id)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A broker of its own: it is killed, and its clock is moved ahead of everybody else's.
+
+    With the session's broker, records that a later test retried were due 400 s later.
+    """
+    with Cluster() as made:
+        yield made
 
 
 @pytest.fixture
