@@ -93,9 +93,9 @@ def test_decoys_are_drawn_from_the_kinds_of_users_there_are() -> None:
     assert decoys.keys() == users.keys()
     for each, count in users.items():
         share, mine = count / users.total(), decoys[each] / decoys.total()
-        assert share / 2 < mine < share * 2, each
+        assert share / 3 < mine < share * 3, each  # salts are random: four sigma of 300 names
     sizes = {len(broker.shown(name)[0]) for name in NAMES if kind(broker.shown(name))[0] == "text"}
-    assert sizes <= {24, 25, 26}
+    assert sizes <= set(range(20, 27)), "26 digits, fewer where the first are zeros"
 
 
 def test_asked_by_both_mechanisms_decoys_agree_as_users_do() -> None:
