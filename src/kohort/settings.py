@@ -18,11 +18,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from kohort.errors import ConfigError
 from kohort.setting_keys import is_secret, nearest, plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMMAND_LINE: Final = "command line"
 DEFAULT: Final = "default"
@@ -197,6 +199,8 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
 
 def user_file(environ: Mapping[str, str]) -> Path:
     """The user's own settings: `~/.config/kohort/config.toml`, whether it exists or not."""
+    from pathlib import Path  # here, because the help of a command must not pay for it
+
     home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
     return Path(home, "kohort", "config.toml")
 
@@ -283,6 +287,8 @@ def gather(
 
     `file` is the one the caller names (or `KOHORT_CONFIG` does); `KOHORT_PROFILE` is its profile.
     """
+    from pathlib import Path
+
     names = {name for each in role.relatives() for name in each.field_names()}
     named = file or environ.get("KOHORT_CONFIG") or None
     if named is not None:
@@ -325,7 +331,8 @@ def _put(chosen: dict[str, Setting], setting: Setting, known: set[str]) -> None:
     if name not in known and name.endswith("_file"):
         name = name.removesuffix("_file")
         try:
-            held = Path(setting.value).read_text(encoding="utf-8").rstrip("\r\n")
+            with open(setting.value, encoding="utf-8") as held_in:
+                held = held_in.read().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             text = f"{setting.key} ({setting.origin}): {setting.value} cannot be read: {why}"

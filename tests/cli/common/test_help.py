@@ -89,6 +89,46 @@ def test_help_imports_nothing_but_the_command_itself() -> None:
     assert loaded == f"[{packages}, 'kohort.errors']"
 
 
+HEAVY = (
+    "asyncio",
+    "csv",
+    "ipaddress",
+    "logging",
+    "pathlib",
+    "runpy",
+    "socket",
+    "sqlite3",
+    "ssl",
+    "subprocess",
+    "numpy",
+    "psycopg",
+    "pyarrow",
+    "pyspark",
+    "starlette",
+    "kohort.client",
+    "kohort.records",
+    "kohort.retry",
+    "kohort.wire",
+)
+"""What no help needs: a command imports it when it runs."""
+
+
+@pytest.mark.parametrize("name", ["dlq", "retry", "topic", "group", "consume", "acl"])
+def test_the_help_of_a_command_imports_nothing_heavy(name: str) -> None:
+    """It stays below 0.15 s over the interpreter (issue 18): what it imports decides that."""
+    code = (
+        "import sys; before = set(sys.modules); from kohort.cli.common.root import app, invoke; "
+        f"invoke(app, [{name!r}, '--help']); print(*(set(sys.modules) - before))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    loaded = ran.stdout.splitlines()[-1].split()
+    assert "kohort.cli.common.root" in loaded
+    heavy = [one for one in loaded if one in HEAVY or one.rpartition(".")[0] in HEAVY]
+    assert heavy == []
+
+
 def test_a_wrong_command_names_the_nearest(bare: Run) -> None:
     for args, near in ((("topci",), "topic"), (("group", "lst"), "list")):
         ran = bare(*args)

@@ -14,17 +14,19 @@ import functools
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kohort.cli.common.paths import FILE
 from kohort.errors import BrokerError, ConfigError, ConnectionFailedError, ErrorCode, UsageError
 from kohort.lean import dataclass, replace
 from kohort.setting_keys import nearest
 from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kohort.client.admin.admin import Admin
     from kohort.client.admin.types import TopicDescription
     from kohort.client.common.config import ClientConfig
@@ -94,7 +96,7 @@ def client_options(function: F) -> F:
         click.option(
             "--config",
             "config_file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=FILE,
             help="A .properties or .toml file with client settings.",
         ),
         click.option(

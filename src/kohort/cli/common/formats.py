@@ -14,11 +14,11 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, cast
 
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 from kohort.setting_keys import nearest
 
 Header = tuple[str, bytes | None]

@@ -11,17 +11,19 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kohort.cli.common.paths import FILE
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kohort.retry.policy import RetryTopics
     from kohort.retry.store import Store
 
@@ -56,7 +58,7 @@ def source_options(function: F) -> F:
         click.option(
             "--pipeline",
             "file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=FILE,
             help="A pipeline's Python file: by its ledger.",
         ),
         click.option("--store", metavar="URL", help="sqlite:///FILE or postgresql://…: by ledger."),

@@ -11,11 +11,9 @@ Shell: the terminal's width.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -81,6 +79,8 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], output: str)
 
 def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Comma-separated text with a header line; None is an empty cell."""
+    import csv  # here, because `--help` must not pay for it
+
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(columns), lineterminator="\n")
     writer.writeheader()
@@ -97,7 +97,9 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     shown = sys.stdout and sys.stdout.isatty()  # None: it was closed before we began
     context = click.get_current_context(silent=True)
     if shown and not (context and context.meta.get(WIDE)):
-        cells = fitted(heads, cells, right, shutil.get_terminal_size().columns)
+        from shutil import get_terminal_size  # it imports three compressions
+
+        cells = fitted(heads, cells, right, get_terminal_size().columns)
     widths = [
         max(len(head), *(len(line[i]) for line in cells)) if cells else len(head)
         for i, head in enumerate(heads)

@@ -6,11 +6,11 @@ a time without a zone is UTC.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
+from kohort.lean import dataclass
 
 FORMS = "earliest, latest, N (an offset), -N (the last N), @2026-01-31T06:00Z or @-2h"
 

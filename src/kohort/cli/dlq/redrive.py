@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kohort.cli.common.connect import Client, client_options
+from kohort.cli.common.paths import FILE
 from kohort.cli.dlq.commands import dlq
 from kohort.errors import ConfigError
 from kohort.signals import handled
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kohort.retry.redrive import Edit, Redrive, Report
 
 _OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
@@ -62,7 +63,7 @@ Examples:
 @click.option(
     "--edit",
     "edit_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="A Python file with edit(key, value, headers) -> the same three, or None to leave out.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
@@ -211,6 +212,8 @@ def _ranges(texts: tuple[str, ...]) -> dict[int, list[tuple[int, int]]]:
 def _edit_of(file: Path | None) -> Edit | None:
     if file is None:
         return None
+    import runpy
+
     edit = runpy.run_path(str(file)).get("edit")
     if not callable(edit):
         raise ConfigError(f"{file} has no function edit(key, value, headers)")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +33,7 @@ from kohort.cli.group.timeline import timeline
 from kohort.cli.group.why import why
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, KohortError, UsageError
+from kohort.lean import dataclass
 from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,11 +21,13 @@ from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, named_partitions, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
 from kohort.cli.common.output import output_option, show
-from kohort.cli.group.offset_files import read_offsets, write_offsets
+from kohort.cli.common.paths import PathType
 from kohort.errors import UsageError
 from kohort.observe.resets import Place, parse_place, place_exactly, targets
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kohort.client.admin.admin import Admin
     from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 
@@ -62,13 +63,13 @@ Examples:
 )
 @click.option(
     "--export",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False),
     metavar="FILE",
     help="Write the new offsets as TOPIC,PARTITION,OFFSET lines.",
 )
 @click.option(
     "--undo-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathType(dir_okay=False),
     metavar="FILE",
     help="Write the present offsets first, in the same form.",
 )
@@ -89,6 +90,8 @@ def reset(
 
     AGAIN is how many records the group would read once more, SKIPPED how many never.
     """
+    from kohort.cli.group.offset_files import write_offsets
+
     with open_admin(settings(client)) as admin:
         (described,) = existing(admin, [group])
         without_members(described, "which would commit over it")
@@ -118,6 +121,10 @@ def _new_offsets(
         chosen = named_partitions(admin, topics) if topics else sorted(held)
         return _targets(admin, place, chosen, held)
     if kind == "file":
+        from pathlib import Path
+
+        from kohort.cli.group.offset_files import read_offsets
+
         exact = read_offsets(Path(name))
     else:
         existing(admin, [name])
