@@ -41,6 +41,33 @@ def test_names_and_types_are_those_of_the_makes() -> None:
     assert not any(name.startswith("__connect") for name, _ in plain.headers)
 
 
+def test_kafka_streams_names_hold_text_alone() -> None:
+    """KIP-1034: the exception is its class and its message."""
+    failure = describe(ValueError("bad amount"), permanent=False, reason="bad")
+    copy, _ = copy_for(attempt(), failure, topics=topics("streams"), now_ms=5)
+    found = {n.removeprefix("__streams.errors."): v for n, v in copy.headers if "streams" in n}
+    assert found == {
+        "stacktrace": b"",  # it was not raised
+        "exception": b"builtins.ValueError: bad amount",
+        "message": b"bad amount",
+        "topic": b"orders",
+        "partition": b"3",
+        "offset": b"1234",
+    }
+
+
+def test_a_pipeline_has_the_option_of_an_app() -> None:
+    """Every retry topic family of it carries the makes to the executors (issue 18)."""
+    pytest.importorskip("pyspark")
+    from kohort.spark import Pipeline
+
+    pipeline = Pipeline("bills", store="sqlite:///x.db", dead_letter_headers=("spring", "streams"))
+    pipeline.handler("orders", table="bills", key=["id"])(lambda record, store: {"id": 1})
+    assert pipeline.topics["orders"].dead_letter_headers == ("spring", "streams")
+    with pytest.raises(ConfigError, match="dead_letter_headers='flink'"):
+        Pipeline("bills", store="sqlite:///x.db", dead_letter_headers="flink")
+
+
 def test_a_retry_has_none_and_a_redrive_leaves_them_out() -> None:
     """The user's own headers stay as they were, those with such a name included (spec 5.3)."""
     failure = describe(ValueError("bad amount"), permanent=False, reason="bad")
@@ -57,5 +84,5 @@ def test_a_retry_has_none_and_a_redrive_leaves_them_out() -> None:
 def test_another_make_is_refused() -> None:
     assert makes_of("spring") == ("spring",)
     assert makes_of(()) == ()
-    with pytest.raises(ConfigError, match="spring, connect"):
-        makes_of(["connect", "streams"])
+    with pytest.raises(ConfigError, match="spring, connect, streams"):
+        makes_of(["connect", "flink"])

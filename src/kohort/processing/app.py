@@ -142,8 +142,8 @@ class App:
         exactly_once: None (at least once), "kafka", or the URL of a store (sqlite, postgresql).
         store_wait: how long a store that is away at the start is waited for; 0 ends at once.
         topic_wait: the same of a source topic that does not exist at the start.
-        dead_letter_headers: `spring`, `connect` or both: dead letters carry their reasons under
-            the names of Spring Kafka's or Kafka Connect's headers as well.
+        dead_letter_headers: `spring`, `connect`, `streams` or several: dead letters carry their
+            reasons under the names of Spring Kafka's, Connect's or Kafka Streams' headers, too.
         remote: publish the app's health to the topic REMOTE.status, and obey commands from
             REMOTE.commands: `kohort app status`, `pause`, `resume`, `drain`, `retry-now`.
         client: more consumer settings as a mapping; dotted names are accepted. The app's producer

@@ -3,8 +3,8 @@
 Rules:
 - They repeat what Kohort's own headers say, come after them, and are on copies in the dead-letter
   topic alone; Kohort does not read them. A redrive leaves them out again.
-- Types are those of the make: Spring Kafka writes numbers as big-endian integers, Kafka Connect as
-  text. What Kohort does not know (a connector's name, its stage) is absent.
+- Types are those of the make: Spring Kafka writes numbers as big-endian integers, Kafka Connect and
+  Kafka Streams as text. What Kohort does not know (a connector's name, its stage) is absent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def makes_of(makes: str | Collection[str]) -> tuple[str, ...]:
     """Names of makes, checked.
 
     Args:
-        makes: `spring`, `connect`, or several of them.
+        makes: `spring`, `connect`, `streams`, or several of them.
 
     Raises:
         ConfigError: another name.
@@ -72,8 +72,25 @@ def _connect(retry: RetryHeaders) -> list[Header]:
     ]
 
 
+def _streams(retry: RetryHeaders) -> list[Header]:
+    """As Kafka Streams writes them (KIP-1034): the exception is its class and message."""
+    origin, text = retry.origin, f"{retry.error_class}: {retry.error_message}".removesuffix(": ")
+    return [
+        ("__streams.errors.exception", cut_utf8(text, MAX_TEXT_BYTES)),
+        ("__streams.errors.message", cut_utf8(retry.error_message, MAX_MESSAGE_BYTES)),
+        ("__streams.errors.stacktrace", cut_utf8(retry.error_stack, MAX_STACK_BYTES)),
+        ("__streams.errors.topic", origin.topic.encode()),
+        ("__streams.errors.partition", str(origin.partition).encode()),
+        ("__streams.errors.offset", str(origin.offset).encode()),
+    ]
+
+
 def _big_endian(number: int, size: int) -> bytes:
     return number.to_bytes(size, "big", signed=True)
 
 
-MAKES: Final[Mapping[str, Write]] = {"spring": _spring, "connect": _connect}
+MAKES: Final[Mapping[str, Write]] = {
+    "spring": _spring,
+    "connect": _connect,
+    "streams": _streams,
+}

@@ -29,7 +29,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +39,7 @@ from kohort.client.common.config import ConsumerConfig
 from kohort.config import parse_duration_ms, parse_size_bytes
 from kohort.errors import ConfigError
 from kohort.remote.topics import checked_prefix
+from kohort.retry.foreign_headers import makes_of
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.registering import (
@@ -100,6 +101,8 @@ class Pipeline:
             What waits or has failed is always remembered.
         transaction_timeout: the longest that a micro-batch of DataFrames may take, at most the
             broker's transaction.max.timeout.ms.
+        dead_letter_headers: `spring`, `connect`, `streams` or several: dead letters carry their
+            reasons under the names of these makes' headers, too, as those of an `App`.
         remote: publish its progress to the topic REMOTE.status, and obey commands from
             REMOTE.commands, while it runs; None for neither.
         client: more client settings as a mapping; dotted names are accepted. Records of aborted
@@ -125,6 +128,7 @@ class Pipeline:
         clock_skew: str | int = "1s",
         ledger_retention: str | int = "7d",
         transaction_timeout: str | int = "5m",
+        dead_letter_headers: str | Collection[str] = (),
         remote: str | None = None,
         client: Mapping[str, Any] | None = None,
         **settings: Unpack[AppClientSettings],
@@ -139,6 +143,7 @@ class Pipeline:
         self.group = group or name
         self.store = store
         self.policy = retries if isinstance(retries, RetryPolicy) else RetryPolicy.parse(retries)
+        self.dead_letter_headers = makes_of(dead_letter_headers)
         self.bootstrap_servers = bootstrap_servers
         self.checkpoint = str(checkpoint or Path(".kohort/checkpoints") / name)
         self.max_offsets_per_trigger = max_offsets_per_trigger
@@ -454,7 +459,8 @@ class Pipeline:
                 f"pipeline {self.name} reads nothing; register a source with "
                 "pipeline.source(TOPIC, ...), or a row handler with @pipeline.handler(TOPIC)"
             )
-        return {t: RetryTopics(t, self.group, self.policy) for t in read}
+        makes = self.dead_letter_headers
+        return {t: RetryTopics(t, self.group, self.policy, makes) for t in read}
 
     @property
     def handler_topics(self) -> dict[str, RetryTopics]:
