@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,8 +76,9 @@ def test_a_broker_that_is_away_costs_its_own_groups_alone(cluster: Cluster, admi
 
 
 def test_no_cluster_is_an_error_and_the_last_overview_stays(cluster: Cluster) -> None:
-    with Admin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=1_000) as admin:
-        sampler = Sampler(admin, {"bootstrap_servers": cluster.bootstrap})
+    quick: dict[str, Any] = {"default_api_timeout_ms": 1_000, "request_timeout_ms": 1_000}
+    with Admin(bootstrap_servers=cluster.bootstrap, **quick) as admin:
+        sampler = Sampler(admin, {"bootstrap_servers": cluster.bootstrap, **quick})
         try:
             first = sampler.sample()
             with cluster.faults.silence("Metadata", times=1_000):
