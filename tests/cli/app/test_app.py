@@ -19,7 +19,8 @@ PROGRAM = """
 import threading
 from kohort import App, Permanent
 
-app = App("billing", retries="5m 1h", client={"heartbeat_interval_ms": 100})
+client = {"heartbeat_interval_ms": 100, "session_timeout_ms": 6_000}
+app = App("billing", retries="5m 1h", client=client)
 
 @app.handler("%s")
 def bill(record):
