@@ -6,6 +6,7 @@ Standard library and Kohort only. Run it with `python -I`, so that it sees what 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import sysconfig
@@ -106,6 +107,8 @@ def read_with_spark(servers: str) -> None:
     """`format("kohort")`, a batch and a stream."""
     from pyspark.sql import SparkSession
 
+    # this environment is not activated: `python3` of the path is another one, without Kohort
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
