@@ -206,6 +206,7 @@ class Partition:
 
     @property
     def is_source(self) -> bool:
+        """Whether it is of a source topic, not of a retry topic."""
         return self.delay_ms is None
 
     @property

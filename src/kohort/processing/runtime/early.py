@@ -1,8 +1,8 @@
 """One record of a retry topic, by hand: tried now, or sent to the dead-letter topic now.
 
 Rules (R2, spec 5.7):
-- The process that owns the partition does it, and nobody else: so the record is handled once, and
-  its offset is noted as done beside the commit before its turn comes.
+- Only the process that owns the partition does it, so the record is handled once, and its offset
+  is noted as done beside the commit before its turn comes.
 - The record is read by its place, so that those that wait before it stay where they are.
 
 Shell: threads (a queue), the cluster.
@@ -25,8 +25,8 @@ ANSWER_S: Final = 8.0
 
 
 def by_hand(by: str) -> Failure:
-    """Why a record is in the dead-letter topic that somebody has sent there."""
-    who = by or "somebody"
+    """Why a record is in the dead-letter topic that was sent there by hand."""
+    who = by or "an operator"
     return stated(BY_HAND, permanent=True, message=f"{who} sent it to the dead-letter topic")
 
 

@@ -7,7 +7,7 @@ Rules:
 - An unavailable topic (it does not exist, or writing is not allowed) is waited for briefly, and not
   again at once: the publisher has other records to send.
 - A record that no later try can publish (too large, an invalid topic name) is `unfit`: a copy
-  becomes smaller, and a record whose handler sent it fails permanently. An error that somebody can
+  becomes smaller, and a record whose handler sent it fails permanently. An error that a person can
   repair (a missing topic, a missing right) is retried without limit, and no record is skipped.
 
 Shell: threads (a lock), the clock.

@@ -50,7 +50,9 @@ class Released:
 class RetryTopicPort(OffsetPort, Protocol):
     """What is asked of a cluster about its retry topics."""
 
-    def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]: ...
+    def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]:
+        """Everything from an offset to the present end, page by page."""
+        ...
 
 
 class Discovery(Protocol):

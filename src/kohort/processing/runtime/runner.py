@@ -372,7 +372,7 @@ class Runner(RebalanceListener):
             self._take_request(event, now_ms)
 
     def _take_request(self, event: object, now_ms: int) -> None:
-        """What somebody has asked for by hand."""
+        """What an operator has asked for."""
         if isinstance(event, Resumed):
             self.engine.resume(event.key, now_ms)
         elif isinstance(event, Released):

@@ -5,7 +5,7 @@ Rules (A2, spec 4.12):
 - A topic is read only when its retry topics and its dead-letter topic are there: they are created,
   or verified, before it joins.
 - A topic that cannot join (its retry topics are unfit or may not be created) is logged once for
-  each reason and tried again the next time. The others join, and the app goes on.
+  each reason and tried again the next time. The others join, and the app continues.
 
 Shell: called on the thread of the poller of retry topics.
 """

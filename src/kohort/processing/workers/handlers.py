@@ -186,7 +186,7 @@ class Invoker:
         self.specs = dict(specs)
         """By `Route.handler`."""
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
-        """By source topic, of which formats of `kohort.serdes` are told."""
+        """By source topic: formats of `kohort.serdes` need it."""
         kinds = {spec.kind for spec in specs.values()} - {Kind.ASYNC}
         self._mixed = Kind.SYNC in kinds and len(kinds) > 1
 
