@@ -59,7 +59,7 @@ KAFKA_STEPS = [
 ]
 KINDS = ("sqlite", "postgres", "topic", "sqlite+topic", "postgres+topic")
 USUAL = [("topic", Step.AFTER_STAGING, False), ("sqlite+topic", Step.BEFORE_END, True)]
-"""Which kills `make test` runs; `make kill-table` runs the whole table."""
+"""`make test` runs the first, `make test-all` both, `make kill-table` the whole table."""
 
 
 def steps_of(kind: str) -> list[Step]:
@@ -186,7 +186,7 @@ def job(
     return made
 
 
-@pytest.mark.extended
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     ("kind", "step", "stateful"),
     [
