@@ -131,13 +131,13 @@ def test_a_topic_that_cannot_join_does_not_end_the_app(cluster, apps, start, cap
         admin.create_topics([NewTopic("unfit-2.unfit-app.retry.50ms", 1, configs=compacted)])
         admin.create_topics([NewTopic("unfit-2", 1)])
         produce(cluster, "unfit-2", range(1, 2))
-        until(lambda: any("unfit-2 matches a pattern" in r.message for r in caplog.records))
+        until(lambda: any("unfit-2 matches a pattern" in r.getMessage() for r in caplog.records))
         produce(cluster, "unfit-1", range(2, 3))
         until(lambda: done == [b"0", b"2"])
         mended = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
         admin.alter_configs("unfit-2.unfit-app.retry.50ms", mended)
     until(lambda: done == [b"0", b"2", b"1"])
-    refused = [r for r in caplog.records if "cleanup.policy" in r.message]
+    refused = [r for r in caplog.records if "cleanup.policy" in r.getMessage()]
     assert len(refused) == 1, "not each time that it looks"
 
 
