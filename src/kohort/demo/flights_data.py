@@ -75,7 +75,7 @@ _WEATHER_COLUMNS = (
 
 
 class Event(NamedTuple):
-    """One record to produce; `timestamp_ms` is its event time in UTC."""
+    """One record to produce; `timestamp_ms` is its event time in UTC, 0 where it has none."""
 
     partition: int
     timestamp_ms: int

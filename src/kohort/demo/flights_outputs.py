@@ -9,14 +9,18 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
 
 from kohort import Consumer, TopicPartition
 from kohort.demo.flights_data import read_table
 from kohort.retry.store import Store
 
+pc: Any = pyarrow.compute
 Hours = dict[tuple[str, str], tuple[int, int]]
 """By origin and hour: flights, and their departure delays in minutes."""
 
@@ -70,20 +74,20 @@ def expected_hours(limit: int | None) -> Hours:
     flights = read_table("flights")
     flights = flights.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
     flights = flights.slice(0, limit)
-    airports = set(read_table("airports")["faa"].to_pylist())
-    weather = set(rows_in(read_table("weather"), ("origin", "time_hour")))
-    found: Hours = {}
-    columns = ("origin", "time_hour", "dest", "dep_delay")
-    for origin, hour, dest, delay in rows_in(flights, columns):
-        if dest in airports and (origin, hour) in weather:
-            count, minutes = found.get((origin, hour), (0, 0))
-            found[origin, hour] = (count + 1, minutes + (delay or 0))
-    return found
+    known = pc.is_in(flights["dest"], value_set=read_table("airports")["faa"])
+    observed = pc.is_in(_hours(flights), value_set=_hours(read_table("weather")))
+    loaded = flights.filter(pc.and_(known, observed))
+    sums = loaded.group_by(["origin", "time_hour"]).aggregate(
+        [([], "count_all"), ("dep_delay", "sum")]
+    )
+    columns = ("origin", "time_hour", "count_all", "dep_delay_sum")
+    rows = zip(*(sums[column].to_pylist() for column in columns), strict=True)
+    return {(origin, hour): (count, minutes or 0) for origin, hour, count, minutes in rows}
 
 
-def rows_in(table: Any, columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    """The rows of some columns as tuples."""
-    return zip(*(table[column].to_pylist() for column in columns), strict=True)
+def _hours(table: pa.Table) -> Any:
+    """Origin and hour of each row as one text."""
+    return pc.binary_join_element_wise(table["origin"], table["time_hour"], "/")
 
 
 def look_at(store: Store, servers: str, topic: str, partitions: int, wanted: Hours) -> Outputs:
@@ -95,15 +99,15 @@ def look_at(store: Store, servers: str, topic: str, partitions: int, wanted: Hou
             "SELECT origin, hour, flights, dep_delay_sum FROM delays_by_hour"
         )
     }
-    keys = keys_of(servers, topic, partitions)
+    records, distinct = count_keys(servers, topic, partitions)
     return Outputs(
         rows=int(rows),
         groups=len(hours),
         flights=sum(count for count, _ in hours.values()),
         dep_delay_sum=sum(minutes for _, minutes in hours.values()),
         mismatches=differences(hours, wanted),
-        records=len(keys),
-        duplicates=len(keys) - len(set(keys)),
+        records=records,
+        duplicates=records - distinct,
     )
 
 
@@ -112,9 +116,9 @@ def differences(found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> int:
     return sum(found.get(key) != wanted.get(key) for key in {*found, *wanted})
 
 
-def keys_of(servers: str, topic: str, partitions: int) -> list[bytes]:
-    """The keys of all committed records of a topic; each names a flight."""
-    keys: list[bytes] = []
+def count_keys(servers: str, topic: str, partitions: int) -> tuple[int, int]:
+    """How many committed records a topic has, and how many keys; each key names a flight."""
+    keys: list[pa.Array] = []
     parts = [TopicPartition(topic, p) for p in range(partitions)]
     with Consumer(
         bootstrap_servers=servers, auto_offset_reset="earliest", isolation_level="read_committed"
@@ -124,5 +128,6 @@ def keys_of(servers: str, topic: str, partitions: int) -> list[bytes]:
         while any(consumer.position(tp) < ends[tp] for tp in parts):
             batch = consumer.poll_arrow(5.0, columns=["key"])
             if batch is not None:
-                keys += batch.column("key").to_pylist()
-    return keys
+                keys.append(batch.column("key"))
+    every = pa.chunked_array(keys, pa.binary())
+    return len(every), pc.count_distinct(every, mode="all").as_py()

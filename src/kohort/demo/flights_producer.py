@@ -18,12 +18,15 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.client.admin.types import OffsetSpec
@@ -70,6 +73,7 @@ class ProducerProcess:
 
     def __init__(self, settings: FeedSettings, log: Path) -> None:
         self._log = log
+        self._counts: tuple[int, int] | None = None
         command = [sys.executable, "-m", __name__, json.dumps(asdict(settings))]
         with log.open("a") as errors:
             # A session of its own: an interrupt at the terminal is the driver's to handle.
@@ -82,15 +86,16 @@ class ProducerProcess:
                 start_new_session=True,
             )
 
-    def counts(self) -> tuple[int, int]:
-        """How many flights and observations there are, once they are read."""
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            self._child.wait()
-            raise self._failed()
-        flights, weather = json.loads(line)
-        return flights, weather
+    def counts(self) -> tuple[int, int] | None:
+        """How many flights and observations there are; None until they are read."""
+        output = self._child.stdout
+        assert output is not None
+        if self._counts is None and select.select([output], [], [], 0)[0]:
+            line = output.readline()
+            if line:  # else it has ended: `is_done` says how
+                flights, weather = json.loads(line)
+                self._counts = flights, weather
+        return self._counts
 
     def is_done(self) -> bool:
         """Whether everything has been produced. Raises KohortError when it could not be."""
@@ -158,9 +163,7 @@ class FlightsProducer:
     def _feed_references(self, producer: Producer) -> None:
         """Planes and airports. A resumed run sends them again: the latest of a key counts."""
         for topic, key in REFERENCES.items():
-            for event in table_events(topic, key):
-                producer.send(topic, event.value, event.key, event.partition)
-        producer.flush()
+            _send(producer, topic, list(table_events(topic, key)))
 
     def _feed_stages(self, feed: Feed, producer: Producer, admin: Admin) -> None:
         """Each month's weather, and its flights once that weather has been read.
@@ -197,8 +200,15 @@ def _ends(admin: Admin, topic: str, partitions: int) -> dict[int, int]:
 
 
 def _send(producer: Producer, topic: str, events: list[Event]) -> None:
-    for event in events:
-        producer.send(topic, event.value, event.key, event.partition, event.timestamp_ms)
+    if events:
+        partitions, stamps, keys, values = zip(*events, strict=True)
+        columns = {
+            "partition": pa.array(partitions, pa.int32()),
+            "timestamp": pa.array([stamp or None for stamp in stamps], pa.int64()),
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+        }
+        producer.produce_arrow(topic, pa.RecordBatch.from_pydict(columns))
     producer.flush()
 
 

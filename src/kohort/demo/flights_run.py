@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import kohort.demo
 from kohort import Admin, Consumer, NewTopic, TopicPartition
@@ -158,11 +159,11 @@ class FlightsRun:
 
     # -- the run
 
-    def run(self, on_progress: Callable[[Progress, int], None]) -> None:
+    def run(self, on_progress: Callable[[Progress, int | None], None]) -> None:
         """Feed and load until everything has ended.
 
         `on_progress(progress, expected)` is called about twice a second; `expected` is the number
-        of inputs when all have been produced.
+        of inputs when all have been produced, None until the data are read.
         """
         self.broker.watch(self._broker_gone)
         self.say("reading the year of flights")
@@ -180,20 +181,25 @@ class FlightsRun:
         finally:
             producer.close()
 
-    def _run(self, producer: ProducerProcess, on_progress: Callable[[Progress, int], None]) -> None:
+    def _run(
+        self, producer: ProducerProcess, on_progress: Callable[[Progress, int | None], None]
+    ) -> None:
         spark_log = self.directory / "spark.log"
         self.say(f"starting Spark; its output is in {spark_log}")
         with _standard_error_to(spark_log):
             spark = session("kohort demo flights", master=self.settings.master, config=_SPARK)
-        flights, weather = producer.counts()
-        self.say(f"{flights:,} flights and {weather:,} hours of weather")
-        expected = flights + (weather if self.settings.handlers else 0)
-        self.pipeline.run(
-            "until_idle",
-            spark=spark,
-            until=producer.is_done,
-            on_progress=lambda progress: on_progress(progress, expected),
-        )
+        expected: int | None = None
+
+        def show(progress: Progress) -> None:
+            nonlocal expected
+            counts = producer.counts()
+            if counts is not None and expected is None:
+                flights, weather = counts
+                self.say(f"{flights:,} flights and {weather:,} hours of weather")
+                expected = flights + (weather if self.settings.handlers else 0)
+            on_progress(progress, expected)
+
+        self.pipeline.run("until_idle", spark=spark, until=producer.is_done, on_progress=show)
 
     def _broker_gone(self) -> None:
         self.say(
@@ -245,7 +251,7 @@ class FlightsRun:
                 while any(consumer.position(tp) < ends[tp] for tp in partitions):
                     batch = consumer.poll_arrow(5.0, columns=["timestamp"])
                     if batch is not None:
-                        days.update(t // 86_400_000 for t in _milliseconds(batch))
+                        days.update(_days(batch))
             found[topic] = [
                 (datetime.fromtimestamp(day * 86_400, UTC).date().isoformat(), days[day])
                 for day in sorted(days)
@@ -297,10 +303,14 @@ def _standard_error_to(path: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _milliseconds(batch: object) -> list[int]:
+def _days(batch: Any) -> dict[int, int]:
+    """How many records of a batch are of each day since 1970."""
     import pyarrow as pa
+    import pyarrow.compute
 
-    return batch.column("timestamp").cast(pa.int64()).to_pylist()  # type: ignore[attr-defined]
+    compute: Any = pyarrow.compute
+    days = compute.divide(batch.column("timestamp").cast(pa.int64()), 86_400_000)
+    return {pair["values"]: pair["counts"] for pair in compute.value_counts(days).to_pylist()}
 
 
 def _delay_by_carrier(store: Store) -> list[tuple[str, float, int]]:

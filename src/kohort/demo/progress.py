@@ -33,8 +33,12 @@ class Bar:
             )
         return self
 
-    def show(self, progress: Progress, expected: int) -> None:
-        """Take the present progress; `expected` is the number of inputs in the end."""
+    def show(self, progress: Progress, expected: int | None) -> None:
+        """Take the present progress.
+
+        Args:
+            expected: the number of inputs in the end; None while it is not known.
+        """
         if self._rich is not None:
             self._rich.update(
                 self._task,
@@ -47,8 +51,9 @@ class Bar:
         now = time.monotonic()
         if now - self._said_at >= LINE_EVERY_S:
             self._said_at = now
+            of = "" if expected is None else f" of {expected:,}"
             print(
-                f"    {progress.done:>9,} of {expected:,} handled, "
+                f"    {progress.done:>9,}{of} handled, "
                 f"{progress.retrying:,} waiting for a retry, {progress.failed:,} failed",
                 file=self._out,
                 flush=True,
