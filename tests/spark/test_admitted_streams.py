@@ -86,12 +86,13 @@ def test_a_small_topic_comes_whole_with_the_first_batch(
 
 @pytest.mark.extended
 def test_aligned_reading_loses_nothing_to_a_watermark(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     """A backlog of one dense and one sparse partition. Read in proportion, the sparse one runs
     hours ahead, and the watermark drops the rest of the dense one; `alignWithin` prevents it.
     """
-    name = topic(2)
+    name = "aligned"
+    cluster.create_topic(name, 2, {"retention.ms": "-1"})  # its records are of 1970
     fill(cluster, name, 0, [1 + n * MINUTE_MS for n in range(120)])
     fill(cluster, name, 1, [1 + n * 10 * MINUTE_MS for n in range(60)])
 

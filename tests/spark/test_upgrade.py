@@ -27,6 +27,8 @@ def test_a_pipeline_continues(spark: SparkSession, version: str, tmp_path: Path)
         pipeline = load_pipeline(release.write_pipeline(home, cluster.bootstrap))
         store = pipeline.open_store()
         assert store.query("SELECT * FROM standings") == [("reds", 2)]
+        with store.transaction() as cursor:  # her sale is due at once, maybe before her record
+            cursor.execute("INSERT INTO customers (name) VALUES (?)", ("eve",))
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             producer.send("customers", b'{"name": "eve"}')
             producer.send("sales", b'{"customer": "ada", "amount": 6}')
