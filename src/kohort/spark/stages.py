@@ -227,9 +227,11 @@ def _empty_batches(spark: SparkSession, *, enabled: bool) -> Generator[None]:
     Where it cannot emit a row, it costs as much as a small batch and only frees state, which the
     next batch frees too. A query copies the session's settings when it starts.
     """
+    if enabled:  # as the session says
+        yield
+        return
     before = spark.conf.get(_EMPTY_BATCHES, "true") or "true"
-    if not enabled:
-        spark.conf.set(_EMPTY_BATCHES, "false")
+    spark.conf.set(_EMPTY_BATCHES, "false")
     try:
         yield
     finally:

@@ -70,8 +70,8 @@ class ConsumerCore:
         self.notify = notify
         self.inbox = CallerInbox(notify)
         self.subscription = Subscription()
-        """What the caller has chosen last. `subscribe` and `assign` here come later, maybe behind
-        another choice, and do not set it."""
+        """The caller's latest choice. The caller sets it; `subscribe` and `assign` here run later,
+        maybe after the next choice, and must not."""
         self.fatal: KohortError | None = None
         self.overdue = False
         self.born_ms = self.last_poll_ms = self.loop.now_ms()
