@@ -71,7 +71,7 @@ def test_a_new_topic_joins_while_the_app_runs(cluster, apps, start, tmp_path, mo
 
 
 def test_two_members_share_the_topics_that_join(cluster, apps, start) -> None:
-    """Whoever sees a topic first reads it; then its partitions are shared."""
+    """The member that sees a topic first reads it; then its partitions are shared."""
     done = Counter[int]()
     programs = [apps("share-app") for _ in range(2)]
     for app in programs:
