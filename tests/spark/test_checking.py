@@ -125,4 +125,4 @@ def test_shipping_to_this_machine_is_refused(tmp_path: Path) -> None:
     pipeline = Pipeline("p", store="sqlite:///p.db")
     for master in (None, "local[2]"):
         with pytest.raises(ConfigError, match="--ship is for clusters"):
-            _session(pipeline, master, ship=True)
+            _session(pipeline, master, (), ship=True)

@@ -194,6 +194,7 @@ class Pipeline:
                 `after`, `op`, `ts_ms`, `source`); or "text" or "bytes", with the columns `key` and
                 `value`.
             event_time: the column of type TIMESTAMP with the time at which a record happened.
+                Nothing starts where it is missing or of another type. It sets no watermark.
             name: default the topic, with `_` for what a name cannot hold.
             schema_registry: the address of the registry whose wire format the values have. Without
                 a schema, the columns are those of the subject's newest one.

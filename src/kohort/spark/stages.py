@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.spark")
 NO_OFFSET: Final = "-"
 _EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+MOST_PARTITIONS_PER_CORE: Final = 16
 NO_OPTIONS: Final[Mapping[str, str]] = {}
 INTERMEDIATE_CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
@@ -126,6 +128,12 @@ class PipelineStages:
         pipeline = self.pipeline
         topics, delays = self.topics_of(stage)
         checkpoint = f"stage-{stage.name}"
+        if stage.stateful is not None and not self.checkpoint.exists(checkpoint):
+            partitions = int(self.spark.conf.get(SHUFFLE_PARTITIONS) or 0)
+            cores = self.spark.sparkContext.defaultParallelism
+            place = self.checkpoint.location(checkpoint)
+            if warning := too_many_partitions(stage.name, partitions, cores, place):
+                log.warning("%s", warning)
         frame = self._frame(stage, topics, delays)
         function = StageFunction(
             self._setting(checkpoint, port), pipeline.graph, self.analysis, stage
@@ -218,6 +226,17 @@ class PipelineStages:
             pipeline.now_ms or now_ms,
             lambda query_id: late_rows(self.spark, query_id),
         )
+
+
+def too_many_partitions(step: str, partitions: int, cores: int, checkpoint: str) -> str:
+    """What to do when a step that keeps state begins with far more tasks than cores; else ""."""
+    if partitions <= MOST_PARTITIONS_PER_CORE * cores:
+        return ""
+    return (
+        f"step {step} keeps its state in {partitions} parts, for {cores} cores: each micro-batch "
+        "runs as many tasks. The first batch fixes the number. To choose another one, stop now, "
+        f"delete {checkpoint}, and start with --conf {SHUFFLE_PARTITIONS}={cores}"
+    )
 
 
 @contextmanager

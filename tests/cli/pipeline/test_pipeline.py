@@ -16,7 +16,7 @@ from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.store import Transaction
 from kohort.retry.stores import open_store
-from kohort.spark import Pipeline, Progress
+from kohort.spark import Pipeline, Progress, sessions
 from tests.cli.conftest import Run
 
 LOADER = """
@@ -102,7 +102,7 @@ def test_settings_reach_the_pipeline(
     def run(
         self: Pipeline, mode: str, *, spark: object, master: str | None, on_progress: object
     ) -> Progress:
-        assert spark is None, "only --ship makes a session before"
+        assert spark is None, "only --ship and --conf make a session before"
         seen.append((self, mode, master))
         return progress(1_000)
 
@@ -118,6 +118,27 @@ def test_settings_reach_the_pipeline(
     assert ran.code == 2
     assert "did you mean 'fetch.max.bytes'" in ran.err
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("command", ["run", "check", "replay"])
+def test_settings_reach_the_session(
+    kohort: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A stateful step's shuffle partitions must be chosen before its first start."""
+    seen: list[tuple[str | None, dict[str, str]]] = []
+
+    def session(app: str, *, master: str | None, config: dict[str, str]) -> None:
+        seen.append((master, config))
+        raise KohortError("no session is started here")
+
+    monkeypatch.setattr(sessions, "session", session)
+    more = ("--replaces", "other", "--into", "sales=next") if command == "replay" else ()
+    args = ("pipeline", command, str(loader(tmp_path)), "--master", "local[3]", *more)
+    ran = kohort(*args, "--conf", "spark.sql.shuffle.partitions=3", "--conf", "a.b=c=d")
+    assert (ran.code, ran.out) == (1, "")
+    assert seen == [("local[3]", {"spark.sql.shuffle.partitions": "3", "a.b": "c=d"})]
+    ran = kohort(*args, "--conf", "spark.sql.shuffle.partitions")
+    assert "--conf 'spark.sql.shuffle.partitions' is not KEY=VALUE" in ran.err
 
 
 def test_an_interrupt_is_no_error_of_the_pipeline(

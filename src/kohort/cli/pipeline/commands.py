@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.connect import Client, client_options, key_values, open_admin
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.positions import parse_time
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, CommandGroup
@@ -55,6 +55,7 @@ Examples:
   kohort pipeline run examples/flights_pipeline.py
   kohort pipeline run loader.py --master spark://host:7077 --mode until_idle
   kohort pipeline run loader.py --master spark://host:7077 --ship
+  kohort pipeline run league.py --master spark://host:7077 --conf spark.sql.shuffle.partitions=8
   kohort pipeline run loader.py -b broker:9092 -X fetch.max.bytes=16MiB
 """
 CHECK_EXAMPLES = """\b
@@ -97,6 +98,12 @@ SHIP = click.option(
     is_flag=True,
     help="Send kohort and its packages along, to executors that have Python alone.",
 )
+CONF = click.option(
+    "--conf",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of the Spark session that is made; may be given again.",
+)
 DIFF_EXAMPLES = """\b
 Examples:
   kohort pipeline diff loader.py
@@ -120,6 +127,7 @@ def pipeline() -> None:
 @pipeline.command(epilog=RUN_EXAMPLES)
 @FILE
 @MASTER
+@CONF
 @SHIP
 @click.option(
     "--mode",
@@ -130,7 +138,15 @@ def pipeline() -> None:
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
 @client_options
-def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, client: Client) -> int:
+def run(
+    file: Path,
+    master: str | None,
+    conf: tuple[str, ...],
+    ship: bool,
+    mode: str,
+    quiet: bool,
+    client: Client,
+) -> int:
     """Run the pipeline in FILE, on this machine or on a Spark cluster.
 
     `until_idle` ends when every available record is loaded or failed; `available_now` when the
@@ -141,7 +157,7 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
     with interruptible():
         try:
-            spark = _session(loaded, master, ship) if ship else None
+            spark = _session(loaded, master, conf, ship) if ship or conf else None
             last = loaded.run(mode, spark=spark, master=master, on_progress=show_progress)
         except KeyboardInterrupt:
             click.echo(
@@ -173,6 +189,7 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
 )
 @click.option("--swap/--no-swap", default=True, help="Swap when it has caught up.")
 @MASTER
+@CONF
 @click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
 @client_options
 def replay(
@@ -182,6 +199,7 @@ def replay(
     since: str,
     swap: bool,
     master: str | None,
+    conf: tuple[str, ...],
     quiet: bool,
     client: Client,
 ) -> int:
@@ -206,6 +224,7 @@ def replay(
                 into=_pairs(into),
                 since_ms=since_ms,
                 swap=swap,
+                spark=_session(loaded, master, conf) if conf else None,
                 master=master,
                 on_progress=show_progress,
             )
@@ -223,10 +242,13 @@ def replay(
 @pipeline.command(epilog=CHECK_EXAMPLES)
 @FILE
 @MASTER
+@CONF
 @SHIP
 @output_option
 @client_options
-def check(file: Path, master: str | None, ship: bool, output: str, client: Client) -> int:
+def check(
+    file: Path, master: str | None, conf: tuple[str, ...], ship: bool, output: str, client: Client
+) -> int:
     """Ask every executor whether it can run the pipeline in FILE; nothing is read or written.
 
     Python, package versions, reach of brokers and store, clock, free disk. Exit code 3 when
@@ -238,7 +260,7 @@ def check(file: Path, master: str | None, ship: bool, output: str, client: Clien
     loaded = load(file, client)
     reach(loaded)
     check_classic(f"pipeline check of {loaded.name}", master=master)
-    spark = _session(loaded, master, ship)
+    spark = _session(loaded, master, conf, ship)
     try:
         reports = check_executors(loaded, spark)
         local = str(spark.sparkContext.master).startswith("local")
@@ -403,12 +425,15 @@ def _pairs(into: tuple[str, ...]) -> dict[str, str]:
     return {table: shadow for table, _, shadow in pairs}
 
 
-def _session(loaded: Pipeline, master: str | None, ship: bool) -> SparkSession:
+def _session(
+    loaded: Pipeline, master: str | None, conf: tuple[str, ...], ship: bool = False
+) -> SparkSession:
     """A session for the pipeline; with `ship`, its executors use the driver's packages."""
     from kohort.spark.sessions import session
     from kohort.spark.shipping import pack, settings_of
 
     config: dict[str, str] = {}
+    asked = key_values(conf, "--conf")
     if ship:
         if master is None or master.startswith("local"):
             raise ConfigError(
@@ -416,7 +441,7 @@ def _session(loaded: Pipeline, master: str | None, ship: bool) -> SparkSession:
                 "Give --master spark://HOST:PORT, yarn or k8s://..., or leave --ship out"
             )
         config = settings_of(pack())
-    return session(f"kohort {loaded.name}", master=master, config=config)
+    return session(f"kohort {loaded.name}", master=master, config={**config, **asked})
 
 
 def reach(loaded: Pipeline) -> None:
