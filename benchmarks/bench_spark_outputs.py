@@ -7,7 +7,9 @@ One source of rows in the JVM (`rate-micro-batch`), one session, the outputs in 
   and the batch id in one transaction) and `to_table` (upsert), PostgreSQL;
 - both `to_table` and `to_topic` in one batch; micro-batches of ten rows into a table.
 
-A query that is stopped within a batch makes Spark 4.3 print a StackOverflowError; it means nothing.
+The session has `spark.sql.execution.arrow.maxBytesPerBatch` at its greatest value, as
+docs/pipelines.md advises for small rows. A query that is stopped within a batch makes Spark 4.3
+print a StackOverflowError; it means nothing.
 Jars come from Maven Central; without them, or PostgreSQL, what needs them is left out, and said so.
 
     python -m benchmarks.bench_spark_outputs
@@ -90,7 +92,11 @@ def main() -> None:
     if jdbc:
         jars += sorted((java.JARS / "jdbc").glob("*.jar"))
     work = Path(tempfile.mkdtemp(prefix="kohort-bench-"))
-    config = {"spark.driver.memory": "3g", "spark.jars": ",".join(map(str, jars))}
+    config = {
+        "spark.driver.memory": "3g",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    }
     spark = session("kohort bench", master="local[2]", config=config)
     bench = Bench(spark, work)
     try:

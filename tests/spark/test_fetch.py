@@ -121,7 +121,7 @@ def test_positions_are_asked_for_once_a_partition_and_not_after_every_poll() -> 
 def test_a_worker_imports_no_pandas_to_read() -> None:
     """Half a second of processor time for every process that Spark starts."""
     program = (
-        "import sys, kohort.spark.source\n"
+        "import sys, kohort.spark.fetch, kohort.spark.source\n"
         "from kohort.client.consumer.arrow import empty_batch\n"
         "empty_batch(['topic', 'value', 'headers'])\n"
         "sys.exit('pandas' in sys.modules)\n"

@@ -60,10 +60,15 @@ from kohort.spark.sessions import ensure_java
 DEPARTURES = "departures"
 DEFAULT_RETRIES = "1s 1s 3s 3s 3s 6s"
 _SPARK = {
-    # a run of a minute or two ends before the optimising compiler has paid for itself
+    # A run of a minute or two ends before the optimising compiler has paid for itself, and before
+    # a heap that begins small has grown.
+    "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": (
-        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions"
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions "
+        "-Xms1g -Xmn400m -XX:MetaspaceSize=256m"
     ),
+    # Spark sums the bytes of an Arrow batch at each row; ten thousand flights are two megabytes.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 
 

@@ -3,6 +3,8 @@
 Shell: a process of its own (`spark.python.daemon.module`); forks workers on Spark's demand.
 
 Rules:
+- Spark has one daemon for each of its worker modules. Only `pyspark.worker` runs tasks, so only its
+  daemon imports clients; the others describe a data source and end.
 - A worker is a fork. Modules are imported once, not once for each worker, and frozen, so that the
   garbage collection after each task skips them.
 - A worker that Spark no longer needs finds its pipe closed; that is not printed.
@@ -14,31 +16,41 @@ Rules:
 from __future__ import annotations
 
 import gc
-from typing import Any
+import importlib
+import sys
+from typing import Any, Final
 
 import pyspark.daemon
 
-import kohort.client.consumer.arrow
-import kohort.client.consumer.setup
-import kohort.records.arrow
-import kohort.spark.pipeline_sink
-import kohort.spark.source
-from kohort.spark.closed_pipes import ignore_closed_pipes
-
-PRELOADED = (
-    kohort.client.consumer.arrow,
-    kohort.client.consumer.setup,
-    kohort.records.arrow,
-    kohort.spark.pipeline_sink,
-    kohort.spark.source,
+TASKS: Final = "pyspark.worker"
+SOURCE: Final = "kohort.spark.source"
+CLIENTS: Final = (
+    "kohort.client.consumer.arrow",
+    "kohort.client.consumer.setup",
+    "kohort.records.arrow",
+    "kohort.spark.fetch",
+    "kohort.spark.pipeline_sink",
+    "kohort.spark.sink",
 )
 
 
-if __name__ == "__main__":
-    import pyspark.worker
+def preloaded(worker: str) -> tuple[str, ...]:
+    """What the daemon of a worker module imports before it forks."""
+    return (worker, SOURCE, *CLIENTS) if worker == TASKS else (SOURCE,)
 
+
+def main(arguments: list[str]) -> None:
+    """Import, then fork workers until Spark closes the pipe."""
+    from kohort.spark.closed_pipes import ignore_closed_pipes
+
+    for name in preloaded(arguments[0] if arguments else TASKS):
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     daemon: Any = pyspark.daemon
     ignore_closed_pipes(daemon)
     daemon.manager()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

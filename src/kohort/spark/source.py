@@ -7,6 +7,8 @@ Rules (spec 6.1, 6.7):
 - Nothing connects in `__init__`: readers are pickled. The planner is made on the driver on first
   use and lives as long as the query; executors only fetch what an input partition names.
 - The input partition and the options contain everything that `read` needs.
+- Clients are imported where they are used: Spark asks for name, schema and reader in processes that
+  end without connecting, and each of them would import for a second.
 """
 
 # pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
@@ -17,8 +19,8 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 try:
     import pyarrow as pa
@@ -46,21 +48,24 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from kohort.errors import ConfigError, DataLossError
-from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.spark import arrow
 from kohort.spark.closed_pipes import ignore_closed_pipes_of_this_worker
-from kohort.spark.fetch import read_ranges
 from kohort.spark.formats import Rows, Typed, parse_schema
 from kohort.spark.offsets import Position, Range, TopicPartition, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
-from kohort.spark.planner import Planner, check_named, times_of
 from kohort.spark.pushdown import Seeks
-from kohort.spark.sink import RecordSink, Sent, check_types
 from kohort.spark.worker import keep_value, settle_down
+
+if TYPE_CHECKING:
+    from kohort.retry.asking import Stamped
+    from kohort.spark.planner import Planner
+    from kohort.spark.sink import RecordSink, Sent
 
 log = logging.getLogger("kohort.spark")
 ignore_closed_pipes_of_this_worker()
 NAME = "kohort"
+ByTime = Callable[[Mapping[TopicPartition, int]], "dict[TopicPartition, Stamped]"]
+"""The first record at or after a time, by partition."""
 
 
 class Ranges(InputPartition):
@@ -118,6 +123,8 @@ class KohortDataSource(DataSource):
         return StreamWriter(self._sink(schema))
 
     def _sink(self, schema: StructType) -> RecordSink:
+        from kohort.spark.sink import RecordSink, check_types
+
         sink = RecordSink(parse_sink(self.options), tuple(schema.fieldNames()))
         check_types(schema)
         return sink
@@ -157,6 +164,17 @@ def default_tasks() -> int:
     return os.cpu_count() or 1
 
 
+def read(
+    options: SourceOptions, typed: Typed | Rows | None, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task."""
+    from kohort.spark.fetch import read_ranges
+
+    settle_down()
+    assert isinstance(partition, Ranges), "Spark passes what partitions() returned"
+    return read_ranges(options, partition.spans, columns(options), kept(typed))
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's planner and the executors' `read`, as Spark calls them."""
 
@@ -170,6 +188,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def planner(self) -> Planner:
         """The driver's planner, made on first use."""
         if self._planner is None:
+            from kohort.retry.cluster_port import ClusterPort, now_ms
+            from kohort.spark.planner import Planner
+
             port = ClusterPort(self._options.client)
             self._planner = Planner(self._options, port, now_ms, default_tasks())
         return self._planner
@@ -197,11 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Ranges(spans) for spans in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_down()
-        assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
-        return read_ranges(
-            self._options, partition.spans, columns(self._options), kept(self._typed)
-        )
+        return read(self._options, self._typed, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes one batch late, and never for the last (progress is in `latest`)."""
@@ -218,13 +235,16 @@ class BatchReader(DataSourceReader):
         self._seeks = Seeks()
 
     def partitions(self) -> Sequence[InputPartition]:
+        from kohort.retry.cluster_port import ClusterPort, now_ms
+        from kohort.spark.planner import Planner
+
         options = self._options
         port = ClusterPort(options.client)
         try:
             planner = Planner(options, port, now_ms, default_tasks())
             start = planner.initial()
             spans = self._seeks.spans(
-                self._spans(planner, start, port),
+                self._spans(planner, start, port.by_time),
                 lambda times: {at: s.offset for at, s in port.by_time(times).items()},
             )
         finally:
@@ -239,13 +259,15 @@ class BatchReader(DataSourceReader):
         # Spark refuses a read without partitions; one without ranges gives no rows.
         return [Ranges(spans) for spans in tasks] or [Ranges([])]
 
-    def _spans(self, planner: Planner, start: Position, port: ClusterPort) -> list[Range]:
+    def _spans(self, planner: Planner, start: Position, by_time: ByTime) -> list[Range]:
+        from kohort.spark.planner import check_named, times_of
+
         options = self._options
         stop = planner.latest(start).next
         if options.ending_ms is not None:
             if isinstance(options.ending_ms, dict):
                 check_named(options.ending_ms, list(stop), "endingOffsetsByTimestamp")
-            found = port.by_time(times_of(list(stop), options.ending_ms))
+            found = by_time(times_of(list(stop), options.ending_ms))
             stop = {at: s.offset if s.offset >= 0 else stop[at] for at, s in found.items()}
         elif isinstance(options.ending, dict):
             check_named(options.ending, list(stop), "endingOffsets")
@@ -273,11 +295,7 @@ class BatchReader(DataSourceReader):
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_down()
-        assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
-        return read_ranges(
-            self._options, partition.spans, columns(self._options), kept(self._typed)
-        )
+        return read(self._options, self._typed, partition)
 
 
 class PushingReader(BatchReader):
