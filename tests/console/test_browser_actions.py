@@ -190,6 +190,56 @@ def test_a_plan_is_asked_for(there: World, browser: Browser) -> None:
     assert not browser.wrong()
 
 
+def test_a_fault_is_previewed_set_and_removed(there: World, browser: Browser) -> None:
+    def ids() -> list[int]:
+        return [fault["id"] for fault in browser.json(there.url + "/broker?format=json")["faults"]]
+
+    before = ids()
+    browser.driver.get(there.url + "/broker")
+    browser.write('input[name="api"]', "FindCoordinator")
+    browser.write('input[name="errors"]', "COORDINATOR_NOT_AVAILABLE")
+    browser.write('input[name="client_id"]', "nobody")
+    browser.click('form[action="/broker/fault"] button')
+    browser.until(lambda: "answered with COORDINATOR_NOT_AVAILABLE" in browser.text(OUTCOME))
+    assert not browser.wrong()
+    browser.picture("fault")
+    send(browser)
+    browser.until(lambda: "client_id=nobody" in browser.text("main"))
+    assert not browser.wrong()
+    [made] = set(ids()) - set(before)
+    browser.driver.get(there.url + "/broker")
+    browser.click(f'button[aria-label="Remove fault {made}"]')
+    browser.until(lambda: "client_id=nobody" not in browser.text("main"))
+    assert ids() == before
+
+
+def test_a_node_is_brought_down_and_started(there: World, browser: Browser) -> None:
+    browser.driver.get(there.url + "/broker")
+    browser.click('form:has(input[name="node"][value="2"]) input[name="confirm"]')
+    browser.click('button[aria-label="Bring down node 2"]')
+    browser.click('button[aria-label="Start node 2"]')
+    browser.until(lambda: browser.text('button[aria-label="Bring down node 2"]'))
+    assert not browser.wrong()
+
+
+def test_a_story_is_played_to_its_end(there: World, browser: Browser) -> None:
+    """Every line in order, until the last; then it stops by itself, and the URL names the line."""
+    browser.driver.get(there.url + "/stories?q=crash-4-generation")
+    browser.click("tbody th a.open")
+    browser.until(lambda: browser.text("#play") == "Play")
+    assert "line 1 of" in browser.text("nav.pages")
+    browser.driver.execute_script("document.getElementById('play').dataset.every = '1'")
+    browser.click("#play")
+    browser.until(lambda: "all held" in browser.text(OUTCOME))
+    browser.until(lambda: browser.text("#play") == "Play")
+    assert re.search(r"at=\d+$", browser.driver.current_url)
+    browser.picture("story")
+    assert not browser.wrong()
+    browser.click('nav.pages a[rel="prev"]')
+    browser.until(lambda: "all held" not in browser.text(OUTCOME))
+    assert not browser.wrong()
+
+
 def test_somebody_logs_in(there: World, browser: Browser) -> None:
     with console(there.cluster, token=TOKEN) as server:
         browser.driver.get(server.url + "topics")

@@ -46,6 +46,17 @@ SCREENS = (
     "/pipeline?name=loader&store=0",
     "/group/plan?name=exporter",
     "/group/plan?name=exporter&assignor=uniform&with=3",
+    "/broker",
+    "/broker/fault?then=fail&api=Heartbeat&errors=NOT_COORDINATOR&times=2&group=" + LONG,
+    "/broker/fault?then=delay&api=Metadata&delay_ms=200",
+    "/broker/fault?then=fail&api=Metadatta&errors=NOT_COORDINATOR",
+    "/broker/requests",
+    "/broker/requests?api=Metadata",
+    "/stories",
+    "/stories?q=static",
+    "/story?name=crash-4-generation-written",
+    "/story?name=crash-4-generation-written&run=4&at=18",
+    "/story?seed=1&members=2&faults=cut&at=100000",
 )
 
 
@@ -445,3 +456,93 @@ def test_no_groups_at_all() -> None:
         assert "No groups" in page.text
         for path in ("/dlq", "/retries", "/topics", "/cluster"):
             assert visitor.ask(path).status == 200
+
+
+def test_a_fault_is_previewed_set_met_and_removed(there: World, visitor: Visitor) -> None:
+    """Screen 13: nothing is set by looking; it meets requests until it is removed; audited."""
+    query = "then=fail&api=FindCoordinator&errors=COORDINATOR_NOT_AVAILABLE&client_id=probe"
+    asked = f"/broker/fault?{query}"
+    before = visitor.ask("/broker?format=json").json["faults"]
+    page = visitor.ask(asked)
+    assert "FindCoordinator: answered with COORDINATOR_NOT_AVAILABLE." in page.text
+    assert visitor.ask("/broker?format=json").json["faults"] == before
+    form = {"form_token": page.hidden("form_token"), "fault": page.hidden("fault")}
+    assert visitor.ask("/broker/fault", form).status == 400
+    assert visitor.ask("/broker/fault", {**form, "form_token": "x", "confirm": "yes"}).status == 403
+    assert visitor.ask("/broker/fault", {**form, "confirm": "yes"}).status == 303
+    made = visitor.ask("/broker?format=json").json["faults"][-1]
+    assert made["about"] == "client_id=probe"
+    with Consumer(
+        bootstrap_servers=there.cluster.bootstrap, group_id="probed", client_id="probe"
+    ) as consumer:
+        consumer.subscribe(["orders"])
+        until(lambda: consumer.poll(0.1) is not None and consumer.assignment())
+    seen = visitor.ask("/broker/requests?api=FindCoordinator&client=probe&format=json").json["rows"]
+    assert [one["outcome"] for one in seen if one["fault"] == f"fault {made['id']}"] == [
+        "COORDINATOR_NOT_AVAILABLE"
+    ]
+    assert visitor.ask("/broker?format=json").json["faults"][-1]["spent"]
+    remove = {"form_token": form["form_token"], "id": str(made["id"])}
+    assert visitor.ask("/broker/fault/remove", remove).status == 303
+    assert visitor.ask("/broker?format=json").json["faults"] == before
+    rows = visitor.ask("/audit?format=json").json["rows"]
+    assert [row["action"] for row in rows[:2]] == ["remove fault", "add fault"]
+
+
+def test_the_preview_of_a_fault_counts_the_requests_that_it_would_have_met(
+    there: World, visitor: Visitor
+) -> None:
+    with Admin(bootstrap_servers=there.cluster.bootstrap, client_id="counted") as admin:
+        admin.list_topics()
+    met = sum(1 for one in there.cluster.requests if one.client_id == "counted")
+    asked = "/broker/fault?then=delay&delay_ms=200&api=Metadata"
+    view = visitor.ask("/broker/fault?then=cut&client_id=counted&format=json").json
+    assert view["met"] == met > 0
+    view = visitor.ask(f"{asked}&format=json").json
+    assert view["met"] > 0
+    assert "kohort faults add delay Metadata --ms 200 --control" in view["command"]
+    assert visitor.ask(f"{asked}&group={LONG}&format=json").json["met"] == 0
+    wrong = visitor.ask("/broker/fault?then=fail&api=Metadatta&errors=NONE&format=json").json
+    assert "did you mean 'Metadata'" in wrong["note"]
+
+
+def test_a_node_is_brought_down_and_up_and_never_the_last_one(
+    there: World, visitor: Visitor
+) -> None:
+    page = visitor.ask("/broker")
+    form = {"form_token": page.hidden("form_token"), "node": "2", "action": "down"}
+    assert visitor.ask("/broker/node", form).status == 400
+    assert visitor.ask("/broker/node", {**form, "confirm": "yes"}).status == 303
+    assert not visitor.ask("/broker?format=json").json["nodes"][1]["running"]
+    last = visitor.ask("/broker/node", {**form, "node": "1", "confirm": "yes"})
+    assert last.status == 400
+    assert "the last one" in last.text
+    assert visitor.ask("/broker/node", {**form, "action": "up"}).status == 303
+    assert visitor.ask("/broker?format=json").json["nodes"][1]["running"]
+
+
+def test_a_story_is_stepped_through(there: World, visitor: Visitor) -> None:
+    """Owners follow the lines: nothing at the first, everything at the last."""
+    name = "/story?name=crash-4-generation-written&format=json"
+    first = visitor.ask(name).json
+    assert first["number"] == 1
+    assert [one["count"] for one in first["owners"]] == [0, 0, 0]
+    last = visitor.ask(f"{name}&at={first['total']}").json
+    assert sorted(one["count"] for one in last["owners"]) == [2, 2, 2]
+    assert last["ending"] == "every promise holds"
+    step = visitor.ask(f"{name}&at={first['next_step']}").json
+    assert next(line["kind"] for line in step["lines"] if line["now"]) == "step"
+    assert visitor.ask("/story?name=../../etc/passwd").status == 404
+    assert visitor.ask("/story?name=b1-given-back-while-given-up&run=9999").status == 404
+    assert visitor.ask("/story?seed=1&faults=nothing-like-it").status == 400
+    assert visitor.ask("/story?seed=-1").status == 400
+
+
+def test_a_console_without_a_control_port_says_how_to_get_one(there: World) -> None:
+    with console(there.cluster) as server:
+        alone = Visitor(server.url)
+        assert "kohort broker run --control" in alone.ask("/broker").text
+        assert "kohort broker run --control" in alone.ask("/broker/requests").text
+        assert alone.ask("/broker/fault?then=cut").status == 400
+        assert alone.ask("/story?seed=1&members=1&faults=none").status == 200
+        assert 'href="/broker"' not in alone.ask("/groups").text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kohort.console.views.embedded import fault_words
 from kohort.console.views.figures import age, duration, paging, records, spark
 from kohort.console.views.group import group_page
 from kohort.console.views.groups import groups_view
@@ -104,3 +105,13 @@ def test_a_group_shows_the_worst_partition_first_and_a_cure() -> None:
     assert len(page.partitions) == 100
     assert any("/group/offsets" in cure.to for cure in page.cures)
     assert any(cure.command.startswith("kohort group timeline g") for cure in page.cures)
+
+
+def test_a_fault_is_a_sentence() -> None:
+    assert fault_words({"then": "fail", "api": ["Fetch"], "errors": ["NONE"], "handled": True}) == (
+        "Fetch: answered with NONE after the request is carried out."
+    )
+    assert fault_words({"then": "delay", "delay_ms": 1_500}) == "Every API: answered 1,500 ms late."
+    assert fault_words({"then": "silence", "api": ["Fetch", "Produce"]}) == (
+        "Fetch and Produce: carried out and never answered."
+    )

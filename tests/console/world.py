@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kohort import Admin, App, Consumer, NewTopic, Permanent, Producer, Temporary, TopicPartition
+from kohort.broker.control.port import Control
 from kohort.console.web.server import ConsoleOptions, ConsoleServer
 from kohort.remote import Action, Agent
 from kohort.remote.agent import Look
@@ -54,14 +55,29 @@ def console(cluster: Embedded, **options: Any) -> Iterator[ConsoleServer]:
 @contextmanager
 def world(**options: Any) -> Iterator[World]:
     """A cluster with readers, failures, retries, and hostile records."""
-    with Embedded(nodes=2) as cluster, tempfile.TemporaryDirectory() as folder:
+    with Embedded(nodes=2, request_log=1_000) as cluster, tempfile.TemporaryDirectory() as folder:
         fill(cluster)
         url = f"sqlite:///{folder}/sales.db"
         keep_books(url)
-        with console(cluster, stores=(url,), **options) as server, process(cluster) as agent:
+        with (
+            control_port(cluster) as control,
+            console(cluster, stores=(url,), control=control, **options) as server,
+            process(cluster) as agent,
+        ):
             made = World(cluster, server, agent)
             made.sample()
             yield made
+
+
+@contextmanager
+def control_port(cluster: Embedded) -> Iterator[str]:
+    """The control port of a cluster, which has a fault that meets nobody."""
+    control = Control(cluster.broker, cluster._gate, 0)
+    cluster.faults.hold("Heartbeat", group=LONG, client_id="<b>nobody</b>")
+    try:
+        yield str(control.port)
+    finally:
+        control.close()
 
 
 @contextmanager

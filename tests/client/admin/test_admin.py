@@ -112,6 +112,15 @@ def test_errors_name_every_object_that_failed(admin, topic):
         admin.list_offsets({TopicPartition(topic, 9): "latest"})
 
 
+def test_partial_offsets_leave_out_what_is_not_there(admin, cluster, topic):
+    """One topic that goes away between two calls hides no other one (spec 8.2)."""
+    fill(cluster, topic)
+    tp, beyond, missing = TopicPartition(topic, 0), TopicPartition(topic, 9), ("missing", 0)
+    found = admin.list_offsets(dict.fromkeys((tp, beyond, missing), "latest"), partial=True)
+    assert {place: at.offset for place, at in found.items()} == {tp: 10}
+    assert "missing" not in {t.name for t in admin.list_topics()}
+
+
 def test_validate_only_creates_nothing(admin):
     admin.create_topics(["only-asked"], validate_only=True)
     assert "only-asked" not in {t.name for t in admin.list_topics()}

@@ -153,9 +153,9 @@ def run(
 
     consoles = ExitStack()
 
-    def ready(started: Broker) -> None:
+    def ready(started: Broker, control: str = "") -> None:
         if console_port is not None:
-            _start_console(consoles, started.bootstrap, console_port)
+            _start_console(consoles, started.bootstrap, console_port, control)
         kept = "nothing is kept" if config.durability == "memory" else f"kept in {config.data_dir}"
         click.echo(f"ready on {started.bootstrap} (durability {config.durability}, {kept})")
 
@@ -177,16 +177,18 @@ def _console_may_run(config: BrokerConfig) -> None:
         )
 
 
-def _start_console(consoles: ExitStack, bootstrap: str, port: int) -> None:
+def _start_console(consoles: ExitStack, bootstrap: str, port: int, control: str) -> None:
     from kohort.console.web.server import ConsoleOptions, ConsoleServer
 
-    server = ConsoleServer({"bootstrap_servers": bootstrap}, ConsoleOptions(port=port))
+    server = ConsoleServer(
+        {"bootstrap_servers": bootstrap}, ConsoleOptions(port=port, control=control)
+    )
     consoles.enter_context(server)
     click.echo(f"console on {server.url}", err=True)
 
 
 def _serve_controlled(
-    config: BrokerConfig, ready: Callable[[Broker], object], control_port: int
+    config: BrokerConfig, ready: Callable[[Broker, str], object], control_port: int
 ) -> None:
     """Serve, with a control port. Raises ConfigError where it would go round the passwords."""
     from kohort.broker import serve
@@ -205,7 +207,7 @@ def _serve_controlled(
     def begin(started: Broker) -> None:
         controls.append(Control(started, gate, control_port, token))
         click.echo(f"control on {controls[0].address}", err=True)
-        ready(started)
+        ready(started, str(controls[0].port))
 
     try:
         serve(config, begin, gate)

@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 import click
 
-from kohort.cli.common.control_port import ControlPort, control_option
+from kohort.cli.common.control_port import control_option
 from kohort.cli.common.output import output_option, show
+from kohort.sampling.control_port import ControlPort
 
 
 def _examples(*lines: str) -> str:

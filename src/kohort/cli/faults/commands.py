@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
 import click
 
-from kohort.cli.common.control_port import ControlPort, control_option
+from kohort.cli.common.control_port import control_option
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
+from kohort.observe.faults import KINDS, counted, fault_body, fault_row, request_row
+from kohort.sampling.control_port import ControlPort
 
-KINDS = ("fail", "delay", "hold", "silence", "cut")
-ONCE = ("silence", "cut")
 ADD_EXAMPLES = """\b
 Examples:
   kohort faults add fail OffsetCommit --error NOT_COORDINATOR --times 3 --control 9690
@@ -70,18 +68,9 @@ def add(
     fail answers with errors, delay late, hold when the fault is removed, silence never; cut closes
     the connection.
     """
-    body: dict[str, Any] = {"then": kind, "api": list(apis)}
-    body |= {key: value for key, value in narrowed.items() if value is not None}
-    if kind == "fail":
-        body["errors"], body["times"] = [*errors], times and times * len(errors)
-    else:
-        body["times"] = times or (1 if kind in ONCE else None)
-        if errors:
-            raise click.UsageError("--error is for fail")
-    if kind == "delay" or ms is not None:
-        body["delay_ms"] = ms or 0
-    if handled:
-        body["handled"] = True
+    body = fault_body(
+        kind, apis, errors=errors, delay_ms=ms, times=times, handled=handled, narrowed=narrowed
+    )
     click.echo(f"fault {control.ask('POST', '/faults', body)['id']} is set")
 
 
@@ -133,20 +122,10 @@ def limit(api: str, max_version: int, control: ControlPort) -> None:
 @output_option
 def list_faults(control: ControlPort, output: str) -> None:
     """List the faults that are set, used up or not."""
-    rows: list[dict[str, Any]] = []
-    plain = ("id", "then", "api", "errors", "hits", "left", "times")
-    for fault in control.ask("GET", "/faults")["faults"]:
-        about = [f"{key}={value}" for key, value in fault.items() if key not in plain]
-        rows.append({**fault, "about": " ".join(about) or None})
-        if output == "table":
-            rows[-1]["errors"] = _counted(fault.get("errors", ())) or None
-    show(rows, [*plain[:-1], "about"], output)
-
-
-def _counted(errors: Iterable[str]) -> str:
-    """`NOT_COORDINATOR x3, NONE`: an error that occurs several times in a row is named once."""
-    runs = [(name, sum(1 for _ in run)) for name, run in itertools.groupby(errors)]
-    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in runs)
+    rows = [fault_row(fault) for fault in control.ask("GET", "/faults")["faults"]]
+    if output == "table":
+        rows = [{**row, "errors": counted(row.get("errors", ())) or None} for row in rows]
+    show(rows, ["id", "then", "api", "errors", "hits", "left", "about"], output)
 
 
 @faults.command(
@@ -186,6 +165,4 @@ def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, ou
         "errors",
         "fault",
     ]
-    for row in entries:
-        row["about"] = [f"{topic}-{p}" if p >= 0 else topic for topic, p in row["partitions"]]
-    show(entries, columns, output)
+    show([request_row(entry) for entry in entries], columns, output)

@@ -382,8 +382,8 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
         A partition without a record at or after the time has offset -1. With `read_committed`,
         `latest` is the end of what such consumers may read. With `partial`, what no leader tells
-        within `timeout_s` is left out instead of raised. Raises UnsupportedVersionError where a
-        broker does not know the name.
+        within `timeout_s`, and what is not there, is left out instead of raised. Raises
+        UnsupportedVersionError where a broker does not know the name.
         """
         levels = ("read_uncommitted", "read_committed")
         arguments.choice(isolation_level, levels, "list_offsets(): isolation_level")
@@ -397,7 +397,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             left = [tp for tp in times if tp not in offsets]
             requests: dict[int, Message | Versioned] = {
                 node_id: _list_offsets(tps, times, isolation, self.config.request_timeout_ms)
-                for node_id, tps in self._leaders(left, deadline_ms).items()
+                for node_id, tps in self._leaders(left, deadline_ms, partial=partial).items()
             }
             failed: dict[str, tuple[int, str | None]] = {}
             for answer in self._ask_all(ListOffsetsResponse, requests, deadline_ms).values():
@@ -410,7 +410,8 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             raise_failed("listing offsets of", failed)
 
         try:
-            self._checked({tp.topic for tp in times}, deadline_ms)
+            if not partial:
+                self._checked({tp.topic for tp in times}, deadline_ms)
             self._until(deadline_ms, attempt)
         except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
             if not partial:

@@ -234,15 +234,20 @@ class AdminCalls(Observed):
         return self._until(deadline_ms, attempt, mutates=mutates)
 
     def _leaders(
-        self, partitions: Iterable[TopicPartition], deadline_ms: int
+        self, partitions: Iterable[TopicPartition], deadline_ms: int, *, partial: bool = False
     ) -> dict[int, list[TopicPartition]]:
-        """The partitions by the node that leads them; retriable error when one has no leader."""
+        """The partitions by the node that leads them; retriable error when one has no leader.
+
+        With `partial`, those without a leader and those that are not there are left out.
+        """
         tps = list(partitions)
         names = {tp.topic for tp in tps}
         self._thread.call(self._cluster.watch_topics, names).result()
         metadata = self._refresh(deadline_ms)
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in tps:
+            if partial and metadata.leader(*tp) < 0:
+                continue
             if tp.topic in metadata.errors:
                 raise BrokerError(metadata.errors[tp.topic], f"topic {tp.topic!r}; does it exist?")
             if metadata.partition(*tp) is None:

@@ -10,6 +10,7 @@ from typing import Final
 from kohort.console.screens import (
     actions,
     dead_letters,
+    embedded,
     groups,
     offsets,
     pipelines,
@@ -17,6 +18,7 @@ from kohort.console.screens import (
     processes,
     records,
     retries,
+    stories,
     timeline,
     topics,
 )
@@ -50,5 +52,13 @@ SCREENS: Final[dict[tuple[str, str], Handler]] = {
     ("GET", "/record"): records.record,
     ("GET", "/cluster"): topics.cluster,
     ("GET", "/audit"): actions.audit,
+    ("GET", "/broker"): embedded.broker,
+    ("POST", "/broker/node"): embedded.change_node,
+    ("GET", "/broker/fault"): embedded.fault,
+    ("POST", "/broker/fault"): embedded.add_fault,
+    ("POST", "/broker/fault/remove"): embedded.remove_fault,
+    ("GET", "/broker/requests"): embedded.requests,
+    ("GET", "/stories"): stories.stories,
+    ("GET", "/story"): stories.story,
 }
 """By method and path."""

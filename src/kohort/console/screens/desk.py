@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kohort.console.screens.jobs import Jobs
+from kohort.console.screens.player import Player
 from kohort.console.screens.undos import Undos
 from kohort.errors import KohortError, UsageError
 
@@ -71,6 +72,7 @@ class Desk:
         allow_actions: whether anything may be changed.
         stores: URLs of stores with ledgers of pipelines.
         fleet: processes elsewhere.
+        control: the control port of an embedded broker, as PORT or HOST:PORT; "" for none.
     """
 
     sampler: Sampler
@@ -84,6 +86,7 @@ class Desk:
     control: str = ""
     jobs: Jobs = field(default_factory=Jobs)
     undos: Undos = field(default_factory=Undos)
+    player: Player = field(default_factory=Player)
 
     @property
     def bootstrap(self) -> str:

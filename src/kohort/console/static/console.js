@@ -184,3 +184,31 @@ window.addEventListener("resize", () => {
   for (const [box, chart] of charts) chart.setSize({ width: Math.max(240, box.clientWidth), height: 220 });
 });
 drawCharts();
+
+// -- the player: the next line of a story every second, until somebody stops it or it ends
+
+const play = byId("play");
+if (play) {
+  play.hidden = false;
+  let timer = 0;
+  const stop = () => {
+    clearTimeout(timer);
+    timer = 0;
+    play.textContent = "Play";
+    play.setAttribute("aria-pressed", "false");
+  };
+  const step = async () => {
+    const next = document.querySelector('#part a[rel="next"]');
+    if (!next) return stop();
+    const address = next.getAttribute("href");
+    await htmx.ajax("GET", address, { target: "#part", swap: "innerHTML" });
+    history.replaceState(null, "", address);
+    if (timer) timer = setTimeout(step, Number(play.dataset.every || 1000));
+  };
+  play.addEventListener("click", () => {
+    if (timer) return stop();
+    play.textContent = "Stop";
+    play.setAttribute("aria-pressed", "true");
+    timer = setTimeout(step, 0);
+  });
+}

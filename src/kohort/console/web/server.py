@@ -25,6 +25,7 @@ from kohort.console.views.masks import Masks
 from kohort.console.web.app import ConsoleApp
 from kohort.console.web.security import Guard
 from kohort.errors import ConfigError
+from kohort.sampling.control_port import ControlPort
 from kohort.sampling.sampler import INTERVAL_S, Sampler
 
 BACKLOG: Final = 128
@@ -42,7 +43,7 @@ class ConsoleOptions:
         stores: URLs of stores with ledgers.
         history: a file for some hours of history.
         audit: a file that actions are appended to.
-        control: the control port of an embedded broker, as HOST:PORT.
+        control: the control port of an embedded broker, as PORT or HOST:PORT.
         remote: the prefix under which processes tell of themselves.
     """
 
@@ -75,6 +76,8 @@ class ConsoleServer:
     def __init__(self, settings: Mapping[str, Any], options: ConsoleOptions) -> None:
         self.options = options
         guard = Guard(options.host, options.token)
+        if options.control:
+            ControlPort.parse(options.control)
         self._socket = _bound(options.host, options.port)
         port = self._socket.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host

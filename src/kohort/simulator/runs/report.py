@@ -23,7 +23,7 @@ def story_of(outcome: Outcome, *, last: int = 60) -> Iterator[str]:
     )
     topics = ", ".join(f"{name} x {count}" for name, count in sorted(plan.topics.items()))
     yield f"{plan.name}: {plan.nodes} nodes, {topics}; {who}"
-    story = list(_joined(outcome.story))
+    story = list(joined(outcome.story))
     left_out = len(story) - last
     if left_out > 0:
         yield f"  … {left_out} lines before"
@@ -37,7 +37,7 @@ def story_of(outcome: Outcome, *, last: int = 60) -> Iterator[str]:
         yield f"{outcome.at_ms:>9} ms  all held; trace {outcome.digest}"
 
 
-def _joined(story: list[Line]) -> Iterator[Line]:
+def joined(story: list[Line]) -> Iterator[Line]:
     """Polls of one consumer that follow one another in a partition become one line."""
     held: tuple[Line, str, int] | None = None
     for line in story:
