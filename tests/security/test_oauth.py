@@ -118,6 +118,26 @@ def test_providers_that_fail(start: Start) -> None:
     assert "hidden-token" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        (None, "a NoneType, not a str"),
+        (5, "a int, not a str"),
+        (Token(b"t"), "value is of type bytes"),  # type: ignore[arg-type]
+        (Token("t", expires_ms="soon"), "expires_ms is of type str"),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_provider_that_returns_no_token(start: Start, returned: object, named: str) -> None:
+    """Spec 8: a user's function of a wrong type fails once, and the error says what it returned."""
+    cluster = start("SASL_PLAINTEXT", **UNSECURED)
+    with (
+        Admin(**settings(cluster, lambda: returned)) as admin,
+        pytest.raises(AuthenticationError, match=named),
+    ):
+        admin.describe_cluster()
+
+
 class Issuer:
     """A token endpoint, and a JWKS document, on this machine."""
 

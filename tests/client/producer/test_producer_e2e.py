@@ -12,7 +12,7 @@ from confluent_kafka import Consumer as TheirConsumer
 
 from kohort import Admin, AsyncProducer, NewTopic, Producer, TopicPartition
 from kohort.client.producer.plan.fast_send_choice import for_key
-from kohort.errors import ClosedError, KafkaTimeoutError, RecordTooLargeError
+from kohort.errors import ClosedError, KafkaTimeoutError, RecordTooLargeError, UsageError
 from tests.clusters import APACHE, Cluster
 from tests.patience import PATIENCE_S
 
@@ -157,6 +157,30 @@ def test_every_way_to_send_asks_the_same_partitioner(way, ignore):
             found = {future.result(PATIENCE_S).partition for future in futures}
     assert len(found) == 1
     assert ignore or found == {2}
+
+
+@pytest.mark.parametrize("way", ["send", "send_many", "produce_arrow"])
+@pytest.mark.parametrize("chosen", ["1", 1.0, object(), -1])
+def test_a_partitioner_that_returns_no_partition_is_named(way: str, chosen: object) -> None:
+    """Spec 8: a user's function of a wrong type fails at the call, and the producer goes on."""
+    answers: list[Any] = [chosen]
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=2)
+        with Producer(
+            bootstrap_servers=cluster.bootstrap,
+            partitioner=lambda topic, key, count: answers[0],
+        ) as producer:
+            calls = {
+                "send": lambda: [producer.send("t", b"v", b"k")],
+                "send_many": lambda: producer.send_many("t", [b"v"], [b"k"]),
+                "produce_arrow": lambda: producer.produce_arrow(
+                    "t", pa.table({"key": [b"k"], "value": [b"v"]})
+                ),
+            }
+            with pytest.raises(UsageError, match=r"partitions? "):
+                calls[way]()
+            answers[0] = 1
+            assert [one.result(PATIENCE_S).partition for one in calls[way]()] == [1]
 
 
 @pytest.mark.skipif(APACHE, reason="tells the broker to be silent")

@@ -14,7 +14,7 @@ Shell: threads, randomness (nonces), the clock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.common.security_config import SecurityConfig
@@ -124,11 +124,9 @@ class Credentials:
     def _fetched(self, now_ms: int) -> Token:
         config = self._config
         provider = config.sasl_oauthbearer_token_provider
-        from kohort.sasl.oauthbearer import Token
 
         if provider is not None:
-            token = provider()
-            return token if isinstance(token, Token) else Token(token)
+            return _token_of(provider())
         from kohort.client.cluster.oidc import fetch_token
 
         return fetch_token(
@@ -152,3 +150,26 @@ class Credentials:
             self._use_until_ms = now_ms + (end_ms - now_ms) * _USED_PERCENT // 100
         for ready in waiting:
             ready(outcome if isinstance(outcome, KohortError) else OAuthBearerClient(outcome))
+
+
+def _token_of(value: Any) -> Token:
+    """What a token provider returned, as a token. Raises AuthenticationError for anything else."""
+    from kohort.sasl.oauthbearer import Token
+
+    token: Any = Token(value) if isinstance(value, str) else value
+    wrong = ""
+    if not isinstance(token, Token):
+        wrong = f"a {type(token).__name__}, not a str or a Token"
+    else:
+        parts: Any = (("value", str), ("expires_ms", int | None), ("extensions", Mapping))
+        for name, kind in parts:
+            part = getattr(token, name)
+            if not isinstance(part, kind):
+                wrong = f"a Token whose {name} is of type {type(part).__name__}"
+    if wrong:
+        raise AuthenticationError(
+            f"the token provider returned {wrong}",
+            mechanism=OAUTHBEARER,
+            advice="mend the provider",
+        )
+    return token

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final
+from operator import index
+from typing import Any, Final
 
 from kohort.errors import UsageError
 from kohort.records.columns import BinaryColumn
@@ -48,9 +49,22 @@ def for_key(key: bytes, partitions: int) -> int:
 
 def checked(topic: str, partition: int | None, count: int) -> int:
     """The partition, if a topic with `count` of them has it; else UsageError."""
+    if type(partition) is not int and partition is not None:
+        partition = _whole(topic, partition)
     if partition is None or not 0 <= partition < count:
         raise UsageError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
     return partition
+
+
+def _whole(topic: str, partition: Any) -> int:
+    """A partition that a partitioner or a caller names by another kind of number."""
+    try:
+        return index(partition)
+    except TypeError:
+        raise UsageError(
+            f"the partition of a record of topic {topic!r} is {partition!r}, which is no whole "
+            "number; mend the partitioner or the argument"
+        ) from None
 
 
 def rows_by_key(column: BinaryColumn, rows: int, partitions: int) -> list[memoryview]:
