@@ -149,12 +149,18 @@ def test_a_paused_member_of_the_consumer_protocol(cluster: Cluster, topic: str, 
 # -- rebalances
 
 
-@pytest.mark.skipif(
-    APACHE, reason="its log shows fewer rebalances than six here; not explained yet"
-)
+@pytest.mark.parametrize("memory", [True, False], ids=["coordinator", "log"])
 def test_one_rebalance_after_the_other(
-    cluster: Cluster, topic: str, why: Why, admin: Admin
+    cluster: Cluster,
+    topic: str,
+    why: Why,
+    admin: Admin,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: bool,
 ) -> None:
+    """A coordinator of Apache Kafka remembers none: they are read from `__consumer_offsets`."""
+    if not memory:
+        monkeypatch.setattr(Admin, "group_timeline", lambda *_, **__: None)
     group = fresh("storm")
     admin.alter_group_offsets(group, {(topic, 0): 0})
     settings = {"enable_auto_commit": False}

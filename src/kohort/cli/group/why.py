@@ -106,7 +106,7 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
             for tp, p in now.partitions.items()
             if p.stable is not None and p.end is not None and p.stable < p.end
         ]
-        history = admin.group_timeline(group) or ()
+        history = _history(admin, group, client, in_doubt=unsettled(now))
         weigh = partial(
             judge,
             before,
@@ -138,13 +138,31 @@ def _aged(admin: Admin, transactions: Sequence[Open]) -> list[Open]:
     ]
 
 
+def _history(admin: Admin, group: str, client: Client, *, in_doubt: bool) -> Sequence[Rebalance]:
+    """Rebalances as their coordinator remembers them; Apache Kafka's are read from the log.
+
+    The log is read only where they can explain something, and only its last minutes.
+    """
+    from kohort.client.admin.group_timeline import read_rebalances
+    from kohort.client.common.config import ConsumerConfig
+
+    remembered = admin.group_timeline(group)
+    if remembered is not None or not in_doubt:
+        return remembered or ()
+    with suppress(KohortError):  # it may not be read by everybody
+        since_ms = _now_ms() - RECENT_MS
+        return read_rebalances(admin, group, client.for_role(ConsumerConfig), since_ms=since_ms)
+    return ()
+
+
 def _recent(history: Sequence[Rebalance]) -> list[str]:
-    """A line for each recent one that the coordinator remembers; Apache Kafka's remembers none."""
+    """A line for each recent one; of one that was read from the log its begin is not known."""
     since_ms = _now_ms() - RECENT_MS
+    dated = [(one.began_ms or one.joined_ms or one.settled_ms, one) for one in history]
     return [
-        f"{iso_time(one.began_ms)} ({', '.join(cause.trigger for cause in one.causes[:3])})"
-        for one in history
-        if one.began_ms is not None and one.began_ms >= since_ms
+        f"{iso_time(at_ms)} ({', '.join(cause.trigger for cause in one.causes[:3])})"
+        for at_ms, one in dated
+        if at_ms is not None and at_ms >= since_ms
     ]
 
 

@@ -1,7 +1,7 @@
 """A group's rebalances out of `__consumer_offsets`, of any cluster that lets us read it.
 
-Rules: the partition is read from its start to where it ended at the beginning; nothing is committed
-and no group is joined. What the records mean is `group.inference`'s to say.
+Rules: the partition is read from its start, or from a time, to where it ended at the beginning;
+nothing is committed and no group is joined. What the records mean is `group.inference`'s to say.
 """
 
 from __future__ import annotations
@@ -25,11 +25,20 @@ _QUIET_S: Final = 10.0
 """A partition whose polls return nothing for this long counts as unreadable."""
 
 
-def read_rebalances(admin: Admin, group_id: str, settings: Mapping[str, Any]) -> list[Rebalance]:
+def read_rebalances(
+    admin: Admin, group_id: str, settings: Mapping[str, Any], *, since_ms: int | None = None
+) -> list[Rebalance]:
     """What the log still says of a group's rebalances, the oldest first.
 
-    `settings` are those of a `Consumer`. Raises BrokerError when the topic is not there or may not
-    be read, KafkaTimeoutError when it does not come.
+    Args:
+        admin: of the cluster.
+        group_id: the group.
+        settings: those of a `Consumer`.
+        since_ms: read only what was written since then, in milliseconds since 1970; None reads all.
+
+    Raises:
+        BrokerError: the topic is not there or may not be read.
+        KafkaTimeoutError: it does not come.
     """
     topics = admin.list_topics(include_internal=True)
     counts = {topic.name: topic.partition_count for topic in topics}
@@ -43,10 +52,18 @@ def read_rebalances(admin: Admin, group_id: str, settings: Mapping[str, Any]) ->
     reader = Inference(group_id, image)
     place = TopicPartition(OFFSETS_TOPIC, coordinator_partition(group_id, counts[OFFSETS_TOPIC]))
     end = admin.list_offsets({place: "latest"})[place].offset
+    begin = None
+    if since_ms is not None:
+        begin = admin.list_offsets({place: since_ms})[place].offset
+        if begin < 0:
+            return []
     own: dict[str, Any] = {**settings, "enable_auto_commit": False}
     with Consumer(None, **own) as consumer:
         consumer.assign([place])
-        consumer.seek_to_beginning(place)
+        if begin is None:
+            consumer.seek_to_beginning(place)
+        else:
+            consumer.seek(place, begin)
         while consumer.positions().get(place, 0) < end:
             records = consumer.poll(_QUIET_S, max_records=_AT_ONCE)
             for record in records:
