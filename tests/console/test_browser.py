@@ -108,6 +108,20 @@ def test_an_answer_that_comes_while_somebody_types_changes_nothing(
     browser.until(lambda: driver.execute_script("return !document.querySelector('#part > mark')"))
 
 
+def test_a_sample_between_the_page_and_its_stream_is_not_missed(
+    there: World, browser: Browser
+) -> None:
+    """A page that was rendered before the last sample is updated as soon as its stream begins."""
+    driver = browser.driver
+    driver.get(there.url + "/groups")
+    driver.execute_script(
+        "const part = document.querySelector('#part');"
+        "part.dataset.sample = String(Number(part.dataset.sample) - 1);"
+        "part.prepend(document.createElement('mark')); document.activeElement.blur(); listen();"
+    )
+    browser.until(lambda: driver.execute_script("return !document.querySelector('#part > mark')"))
+
+
 def test_keys(there: World, browser: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -521,6 +521,13 @@ def test_a_node_is_brought_down_and_up_and_never_the_last_one(
     assert visitor.ask("/broker?format=json").json["nodes"][1]["running"]
 
 
+def test_a_page_names_the_sample_that_came_before_it(there: World, visitor: Visitor) -> None:
+    """What the browser compares with the event stream: a later sample is news."""
+    there.sample()
+    number = there.server.sampler.number
+    assert f'data-sample="{number}"' in visitor.ask("/groups").text
+
+
 def test_a_story_is_stepped_through(there: World, visitor: Visitor) -> None:
     """Owners follow the lines: nothing at the first, everything at the last."""
     name = "/story?name=crash-4-generation-written&format=json"

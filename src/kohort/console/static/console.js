@@ -75,14 +75,22 @@ for (const name of ["selectionchange", "focusin", "focusout", "visibilitychange"
   });
 }
 
-// One stream for all tabs: a browser opens six connections to a host, and no more.
+// One stream for all tabs: a browser opens six connections to a host, and no more. It begins with the
+// number of the last sample: one that was taken between the page and the stream is not missed.
 function listen() {
+  let shown = byId("part").dataset.sample;
+  const heard = (number) => {
+    if (number === shown) return;
+    shown = number;
+    refresh();
+  };
   if (window.SharedWorker) {
     const worker = new SharedWorker("/static/events.js");
-    worker.port.onmessage = () => refresh();
+    worker.port.onmessage = (event) => heard(event.data);
     worker.port.start();
   } else {
-    new EventSource("/events").addEventListener("sample", () => refresh());
+    const source = new EventSource("/events");
+    for (const name of ["hello", "sample"]) source.addEventListener(name, (event) => heard(event.data));
   }
 }
 if (byId("part") && byId("part").dataset.live === "yes") listen();

@@ -116,6 +116,7 @@ class ConsoleApp:
         handler = SCREENS.get((request.method, asked.path))
         if handler is None:
             return self._failed(request, 404, f"There is no page {asked.path}.", cookie)
+        sample = self.desk.sampler.number  # before the screen looks: what comes later is news
         try:
             shown = handler(self.desk, asked)
         except NotThereError as error:
@@ -126,10 +127,12 @@ class ConsoleApp:
             return self._failed(request, 503, str(error), cookie)
         if isinstance(shown, Redirect):
             return RedirectResponse(shown.to, 303)
-        return self._shown(request, shown, cookie)
+        return self._shown(request, shown, cookie, sample=sample)
 
-    def _shown(self, request: Request, screen: Screen, cookie: str, status: int = 200) -> Response:
-        page = self._page(request, cookie)
+    def _shown(
+        self, request: Request, screen: Screen, cookie: str, status: int = 200, sample: int = -1
+    ) -> Response:
+        page = {**self._page(request, cookie), "sample": sample}
         query = request.query_params
         wants = request.headers.get("accept", "").startswith("application/json")
         if query.get("format") == "json" or wants:
