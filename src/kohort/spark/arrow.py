@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
+from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.formats.record_columns import HEADERS, TIMESTAMP
 from kohort.spark.formats.types import ddl_of, quoted
 from kohort.spark.offsets import Range
@@ -53,17 +54,17 @@ def markers(spans: Sequence[Range]) -> pa.RecordBatch:
     """
     count = len(spans)
     columns = {
-        "key": pa.array([s.topic_id.encode() for s in spans], pa.binary()),
+        "key": plain_array([s.topic_id.encode() for s in spans], pa.binary()),
         "value": pa.nulls(count, pa.binary()),
-        "topic": pa.array([s.topic for s in spans], pa.string()),
-        "partition": pa.array([s.partition for s in spans], pa.int32()),
-        "offset": pa.array([s.start for s in spans], pa.int64()),
-        "timestamp": pa.array([s.planned_ms * 1_000 for s in spans], TIMESTAMP),
-        "timestampType": pa.array([int(s.first) for s in spans], pa.int32()),
+        "topic": plain_array([s.topic for s in spans], pa.string()),
+        "partition": plain_array([s.partition for s in spans], pa.int32()),
+        "offset": plain_array([s.start for s in spans], pa.int64()),
+        "timestamp": plain_array([s.planned_ms * 1_000 for s in spans], pa.int64()).cast(TIMESTAMP),
+        "timestampType": plain_array([int(s.first) for s in spans], pa.int32()),
         "headers": pa.nulls(count, HEADERS),
-        RANGE_END: pa.array([s.end for s in spans], pa.int64()),
+        RANGE_END: plain_array([s.end for s in spans], pa.int64()),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=schema(tuple(columns)))
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema(tuple(columns)))
 
 
 def read_markers(batch: pa.RecordBatch) -> list[Range]:

@@ -26,9 +26,20 @@ TASKS: Final = "pyspark.worker"
 SOURCE: Final = "kohort.spark.source"
 CLIENTS: Final = (
     "kohort.client.consumer.arrow",
+    "kohort.client.consumer.calls",
+    "kohort.client.consumer.core",
+    "kohort.client.consumer.finalizer",
+    "kohort.client.consumer.fetch_reader",
+    "kohort.client.consumer.metrics",
     "kohort.client.consumer.setup",
+    "kohort.client.producer.core",
+    "kohort.client.producer.finalizer",
+    "kohort.client.producer.metrics",
     "kohort.records.arrow",
+    "kohort.spark.dataframes.failing",
     "kohort.spark.fetch",
+    "kohort.spark.outputs.staging",
+    "kohort.spark.outputs.writing",
     "kohort.spark.pipeline_sink",
     "kohort.spark.sink",
 )

@@ -30,6 +30,7 @@ from kohort.spark.dataframes.rows import (
     records,
     verdicts,
 )
+from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.formats.record_columns import HEADERS, Header, header_column
 
 COPY_SCHEMA: Final = (
@@ -142,7 +143,7 @@ def copies(spec: RetrySpec, now_ms: int) -> Callable[[Batches], Batches]:
                 for record, verdict in zip(origins, reasons, strict=True)
             ]
             *columns, headers = zip(*copied, strict=True) if copied else [()] * len(_COPIES)
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, _COPIES, strict=False)]
+            arrays = [plain_array(c, f.type) for c, f in zip(columns, _COPIES, strict=False)]
             yield pa.RecordBatch.from_arrays([*arrays, header_column(headers)], schema=_COPIES)
 
     return run

@@ -11,6 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
+from kohort.spark.formats.plain_arrays import plain_array
+
 pc: Any = pyarrow.compute
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -37,11 +39,11 @@ def header_lists(column: pa.Array | pa.ChunkedArray) -> list[list[Header]]:
 def header_column(lists: Sequence[Sequence[Header]]) -> pa.Array:
     """The column of the headers of each row."""
     every = list(chain.from_iterable(lists))
-    keys = pa.array([key for key, _ in every], pa.string())
-    values = pa.array([value for _, value in every], pa.binary())
+    keys = plain_array([key for key, _ in every], pa.string())
+    values = plain_array([value for _, value in every], pa.binary())
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
-    ends = accumulate(map(len, lists), initial=0)
-    return pa.ListArray.from_arrays(pa.array(list(ends), pa.int32()), pairs, type=HEADERS)
+    ends = list(accumulate(map(len, lists), initial=0))
+    return pa.ListArray.from_arrays(plain_array(ends, pa.int32()), pairs, type=HEADERS)
 
 
 def milliseconds(column: pa.Array | pa.ChunkedArray) -> list[int]:

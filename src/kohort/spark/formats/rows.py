@@ -21,6 +21,7 @@ import pyarrow.compute
 
 from kohort.spark.formats.decoded import spread
 from kohort.spark.formats.options import Format
+from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.formats.typed import decoder_of
 from kohort.spark.formats.types import ddl_of, parse_schema
 
@@ -114,7 +115,9 @@ class Rows:
     parts: Final = ("value",)
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
-        self._sources = [(pa.array(s.topics), RowDecoder(s.format)) for s in sources]
+        self._sources = [
+            (plain_array(s.topics, pa.string()), RowDecoder(s.format)) for s in sources
+        ]
         self.types = types_of({s.name: s.format for s in sources})
 
     def columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:

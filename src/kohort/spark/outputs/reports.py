@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from kohort.spark.formats.plain_arrays import plain_array
+
 REPORT_SCHEMA: Final = (
     "attempt long, rows long, output string, rejected string, "
     "topic string, partition int, problem string"
@@ -35,4 +37,5 @@ _REPORT: Final = pa.schema(
 
 def report_batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Reports as an Arrow batch of `REPORT_SCHEMA`; columns that a row lacks are null."""
-    return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=_REPORT)
+    columns = [plain_array([row.get(f.name) for row in rows], f.type) for f in _REPORT]
+    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)

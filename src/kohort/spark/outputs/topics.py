@@ -28,6 +28,7 @@ from kohort.errors import ConfigError, UsageError
 from kohort.records import BatchBuilder
 from kohort.records.columns import BinaryColumn
 from kohort.records.compression import Compression, check_level
+from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.formats.record_columns import header_column
 
 SINK_COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
@@ -102,10 +103,10 @@ def encode_records(
     output = TopicOutput(None, tuple(partitions) or ("-",), {})
     encoder = Encoder(output, partitions, now_ms)
     columns = {
-        "topic": pa.array([r.topic for r in records], pa.string()),
-        "key": pa.array([r.key for r in records], pa.binary()),
-        "value": pa.array([r.value for r in records], pa.binary()),
-        "partition": pa.array([r.partition for r in records], pa.int32()),
+        "topic": plain_array([r.topic for r in records], pa.string()),
+        "key": plain_array([r.key for r in records], pa.binary()),
+        "value": plain_array([r.value for r in records], pa.binary()),
+        "partition": plain_array([r.partition for r in records], pa.int32()),
         "headers": header_column([r.headers for r in records]),
     }
     return [*encoder.encode(pa.RecordBatch.from_pydict(columns)), *encoder.rest()]

@@ -30,6 +30,7 @@ from kohort.client.shared.writer import SharedWriter
 from kohort.errors import KohortError, UsageError
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
+from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.outputs.database import INTO_OUTBOX
 from kohort.spark.outputs.reports import report_batch
 from kohort.spark.outputs.tables import ATTEMPT_BITS
@@ -95,7 +96,7 @@ def _rows(ready: list[EncodedBatch], owner_of: Mapping[str, int], tasks: int) ->
     columns = [owners, *(list(column) for column in zip(*ready, strict=True))]
     if not ready:
         columns = [[], [], [], [], []]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, _ENCODED, strict=True)]
+    arrays = [plain_array(c, f.type) for c, f in zip(columns, _ENCODED, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_ENCODED)
 
 
