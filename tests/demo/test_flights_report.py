@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_every_plot_has_a_name_a_table_and_the_page_s_colours(tmp_path: Path) ->
     assert "#1d2733" not in page
     assert "&lt;x&gt;" in page
     assert "inputs a second" in page
+
+
+def test_no_two_parts_of_the_page_have_one_id(tmp_path: Path) -> None:
+    """Clip paths and marks are found by id: a plot would use those of another one."""
+    page = write_report(GOOD, tmp_path)[1].read_text()
+    ids = re.findall(r'\bid="([^"]*)"', page)
+    assert len(ids) == len(set(ids)) > 20
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]*)', page)) <= set(ids)
 
 
 def test_a_hostile_reason_is_shown_as_text(tmp_path: Path) -> None:

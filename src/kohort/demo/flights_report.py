@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ from kohort.demo.flights_outputs import Outputs
 INK, MUTED, GRID = "#1d2733", "#68788a", "#e3e8ee"
 THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"}
 """What a plot is drawn with, and the page's own colour that takes its place, light or dark."""
+_ID = re.compile(r'(\bid="|href="#|url\(#)')
+"""Where an SVG names or uses an id."""
 COLOURS = ("#2a6fdb", "#e07a1f", "#2e9e6b", "#b6447d", "#7a5cc9", "#8a8f98")
 
 
@@ -206,14 +209,18 @@ def plots_of(facts: Facts) -> list[Plot]:
         ),
     ]
     return [
-        Plot(title, text, _named(_draw(draw, facts), f"{title}. {text}"), head, rows)
-        for title, text, draw, head, rows in drawn
+        Plot(title, text, _named(_draw(draw, facts), f"{title}. {text}", f"plot{n}-"), head, rows)
+        for n, (title, text, draw, head, rows) in enumerate(drawn)
         if rows
     ]
 
 
-def _named(svg: str, name: str) -> str:
-    """An SVG that a screen reader announces as one picture, in the page's colours."""
+def _named(svg: str, name: str, prefix: str) -> str:
+    """An SVG that a screen reader announces as one picture, in the page's colours.
+
+    Its ids begin with a prefix: matplotlib uses the same ones in each plot.
+    """
+    svg = _ID.sub(rf"\1{prefix}", svg)
     for colour, themed in THEMED.items():
         svg = svg.replace(colour, themed)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(name)}" ', 1)
