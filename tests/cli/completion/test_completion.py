@@ -55,6 +55,7 @@ def test_an_option_of_another_tool_gets_a_hint(
 
 def test_help_and_version_as_words(bare: Run) -> None:
     assert "Commands:" in bare("help").out
+    assert bare("help", "group", "lag").out == bare("group", "lag", "--help").out
     assert bare("version").out == bare("--version").out == bare("-V").out
 
 

@@ -184,7 +184,7 @@ HABITS = {
 }
 """Options of other tools, and what is meant here."""
 WORDS = {"help": "--help", "version": "--version"}
-"""Commands that other tools have, and the option that does the same."""
+"""Commands that other tools have, and the option that does the same: `help group lag`, too."""
 
 
 class CommandGroup(click.Group):
@@ -207,7 +207,9 @@ class LazyGroup(CommandGroup):
         return list(COMMANDS)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [WORDS.get(args[0], args[0]), *args[1:]] if args else args)
+        if args and args[0] in WORDS:
+            args = [*args[1:], WORDS[args[0]]]
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
