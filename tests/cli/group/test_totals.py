@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from kohort import Admin, Producer, TopicPartition
+from kohort.cli.group import totals
 from tests.cli.conftest import Run
 from tests.clusters import Cluster
 
@@ -31,3 +36,50 @@ def test_a_line_for_each_group(kohort: Run, cluster: Cluster) -> None:
     assert rows[0]["oldest_unread"] > 1_000_000_000_000
     assert rows[0]["health"] == "waiting"
     assert "--total" in kohort("group", "lag", "late", "--for", "1s").err
+
+
+def test_groups_are_chosen_and_sorted(kohort: Run, cluster: Cluster) -> None:
+    kohort("topic", "create", "sorted", "-p", "1")
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(6):
+            producer.send("sorted", b"v", None, 0, 1_000_000 + n)
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for name, offset in (("pick-b", 5), ("pick-a", 2), ("pick-c", 6), ("other", 0)):
+            admin.alter_group_offsets(name, {TopicPartition("sorted", 0): offset})
+
+    def order(by: str) -> list[str]:
+        words = ("--all", "--match", "^pick-", "--total", "--sort", by, "-o", "json")
+        return [row["group"][-1] for row in kohort("group", "lag", *words).json["rows"]]
+
+    assert order("name") == ["a", "b", "c"]
+    assert order("lag") == ["a", "b", "c"]
+    assert order("age") == ["a", "b", "c"]
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("pick-c", {TopicPartition("sorted", 0): 0})
+    assert order("lag") == order("age") == ["c", "a", "b"]
+    assert "no group has" in kohort("group", "lag", "--all", "--match", "no-one", "--total").err
+
+
+def test_it_looks_again_until_it_is_interrupted(
+    kohort: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TopicPartition("again", 0)
+    kohort("topic", "create", "again", "-p", "1")
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for _ in range(6):
+            producer.send("again", b"v", None, 0)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+        admin.alter_group_offsets("watched", {place: 5})
+
+    monkeypatch.setattr(totals, "time", SimpleNamespace(sleep=wait))
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("watched", {place: 1})
+        ran = kohort("group", "lag", "watched", "--total", "--watch")
+    assert ran.code == 130
+    assert waits == [5.0, 5.0]
+    assert [line.split()[4] for line in ran.lines if line.startswith("watched")] == ["5", "1"]
