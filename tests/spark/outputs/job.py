@@ -1,17 +1,22 @@
-"""A driver for the kill table: a streaming query over a topic into a table, a topic or both.
+"""A driver for the kill table: streaming queries over a topic into tables, topics and both.
 
     python -m tests.spark.outputs.job SETTINGS.json
 
-When it reaches the step of a batch that the settings name, it ends by SIGKILL, of its JVM and of
-itself; with `worker` it kills an executor of that worker instead.
+The queries run side by side. When the settings name a step, each of them waits there in one of its
+batches until all have come; then the driver ends by SIGKILL, its JVM first. With `worker` an
+executor of that worker is killed instead, and the queries go on. With `steps` the driver ends so
+many steps of all queries after its start, and `delay_s` later, wherever they are then.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +26,112 @@ from tests.known import known
 from tests.spark.standalone import kill_executor
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 BATCH_ROWS = 40
+STARTS = 5
+STRIKES_IN = 1
+"""The batch of a driver in which it is killed; in the one before it replays what was left."""
 
 
-def main(path: str) -> None:
-    """Run the query over everything that is there."""
+def main(path: str) -> int:
+    """Run the queries over everything that is there; how many of them failed."""
     settings: dict[str, Any] = json.loads(Path(path).read_text())
-    spark = session("kill table", master=settings.get("master", "local[2]"), profile="test")
+    spark = session("kill table", master=settings["master"], profile="test")
+    strike = strike_of(settings, spark)
+    meeting = threading.Barrier(len(settings["queries"]), strike)
+    passed = itertools.count(1)
+
+    def count(_: Step) -> None:
+        if next(passed) == settings["steps"]:
+            timer = threading.Timer(settings["delay_s"], strike)
+            timer.daemon = True
+            timer.start()
+
+    started: list[StreamingQuery] = []
+    for query in settings["queries"]:
+        reached = count if settings["steps"] else meeting_at(settings, meeting)
+        started.append(start(spark, settings, query, reached))
+    await_all(started, meeting)
+    failed = [error for query in started if (error := query.exception())]
+    for error in failed:
+        print(error, file=sys.stderr, flush=True)
+    spark.stop()
+    return len(failed)
+
+
+def await_all(queries: list[StreamingQuery], meeting: threading.Barrier) -> None:
+    """Wait for all queries. When one fails, nobody waits for it at a step."""
+    tick = threading.Event()
+    while any(query.isActive for query in queries):
+        if any(query.exception() for query in queries):
+            meeting.abort()
+        tick.wait(0.5)
+
+
+def strike_of(settings: dict[str, Any], spark: SparkSession) -> Callable[[], None]:
+    """What happens when all queries have reached the step."""
+
+    def strike() -> None:
+        if settings["worker"]:
+            kill_executor(settings["worker"])
+            return
+        proc = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        os.kill(known(proc).pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+def meeting_at(settings: dict[str, Any], meeting: threading.Barrier) -> Callable[[Step], None]:
+    """Wait for the other queries at the step of the settings, once."""
+    begun = -1
+
+    def reached(step: Step) -> None:
+        nonlocal begun
+        if step is Step.BEGUN:
+            begun += 1
+        if step.name == settings["step"] and begun == STRIKES_IN:
+            begun += 1  # once, also when an attempt at the batch is repeated
+            meeting.wait()
+
+    return reached
+
+
+def start(
+    spark: SparkSession,
+    settings: dict[str, Any],
+    query: dict[str, Any],
+    reached: Callable[[Step], None],
+) -> StreamingQuery:
+    """Start one query, and wait for its first batch.
+
+    Spark gives each of its Python processes ten seconds to start, which are too few when those of
+    ten queries start at once, or the machine is busy: then the query is started again.
+    """
+    begun = threading.Event()
+
+    def seen(step: Step) -> None:
+        begun.set()
+        reached(step)
+
+    for _ in range(STARTS):
+        started = started_once(spark, settings, query, seen)
+        while started.isActive and not begun.wait(0.1):
+            pass
+        if begun.is_set() or started.exception() is None:
+            return started
+    return started
+
+
+def started_once(
+    spark: SparkSession,
+    settings: dict[str, Any],
+    query: dict[str, Any],
+    reached: Callable[[Step], None],
+) -> StreamingQuery:
+    """A query over the input, into the outputs that its settings ask for."""
     rows = (
         spark.readStream.format("kohort")
         .option("kafka.bootstrap.servers", settings["servers"])
@@ -38,52 +140,31 @@ def main(path: str) -> None:
         .load()
         .selectExpr("CAST(CAST(value AS STRING) AS LONG) AS n")
     )
-    stateful = settings["stateful"]
-    if stateful:
+    if query["stateful"]:
         rows = rows.groupBy((rows["n"] % 7).alias("k")).agg({"n": "sum"}).toDF("k", "total")
-    function = function_of(settings, stateful)
-    batches = 0
-
-    def reached(step: Step) -> None:
-        nonlocal batches
-        if step is Step.BEGUN:
-            batches += 1
-        if step.name != settings.get("step") or batches != settings["batch"] + 1:
-            return
-        if "worker" in settings:
-            if settings["worker"]:
-                kill_executor(settings["worker"])
-            settings["worker"] = 0  # once
-        else:
-            proc = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-            os.kill(known(proc).pid, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-
+    function = function_of(settings, query)
     function.reached = reached
-    query = (
+    return (
         rows.writeStream.foreachBatch(function)
-        .outputMode("update" if stateful else "append")
-        .queryName("q")
-        .option("checkpointLocation", settings["checkpoint"])
+        .outputMode("update" if query["stateful"] else "append")
+        .queryName(query["name"])
+        .option("checkpointLocation", query["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
-    spark.stop()
 
 
-def function_of(settings: dict[str, Any], stateful: bool) -> Any:
-    """The outputs that the settings ask for."""
+def function_of(settings: dict[str, Any], query: dict[str, Any]) -> Any:
+    """The outputs of a query."""
     outputs = []
-    if settings["store"]:
-        key = ["k"] if stateful else []
-        outputs.append(to_table(settings["store"], "t", key=key))
-    if settings["output"]:
+    if query["store"]:
+        outputs.append(to_table(query["store"], "t", key=["k"] if query["stateful"] else []))
+    if query["output"]:
         outputs.append(
             to_topic(
-                settings["output"],
+                query["output"],
                 bootstrap_servers=settings["servers"],
-                select=totals if stateful else numbers,
+                select=totals if query["stateful"] else numbers,
             )
         )
     return to_outputs(*outputs)
@@ -100,4 +181,4 @@ def numbers(frame: DataFrame) -> DataFrame:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(min(main(sys.argv[1]), 1))
