@@ -60,17 +60,17 @@ demo: setup  ## the main job: a year of flights through broker, Spark and databa
 demo-kill: setup  ## the main job on the full year, killed again and again, with the same figures
 	@$(BIN)/python tools/demo_kill.py
 
-test: setup lint  ## style, types and every proof once (WORKERS=0: one after another)
-	@echo "==> tests, and types beside them"
-	@$(TYPES) src examples > $(VENV)/types.log 2>&1 & types=$$!; \
-	$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"; tests=$$?; \
-	wait $$types || { cat $(VENV)/types.log; exit 1; }; exit $$tests
+test: setup lint  ## style and every proof once (WORKERS=0: one after another; types: `make check`)
+	@echo "==> tests"
+	@$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"
 	@echo "==> tests again without the compiled modules (pure Python)"
 	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE) and not extended" $(PURE_FIRST)
 
-test-all: setup  ## what `make test` leaves out: more rows, seeds and kills of what it shows once
-	@echo "==> extended tests, and every example of each property"
-	@KOHORT_EVERY_EXAMPLE=1 $(PYTEST) -q $(BESIDE) -m "(extended or hypothesis) and not nightly"
+test-all: setup  ## what `make test` leaves out: types, more rows, seeds and kills of what it shows once
+	@echo "==> extended tests, every example of each property, and types beside them"
+	@$(TYPES) > $(VENV)/types.log 2>&1 & types=$$!; \
+	KOHORT_EVERY_EXAMPLE=1 $(PYTEST) -q $(BESIDE) -m "(extended or hypothesis) and not nightly"; \
+	tests=$$?; wait $$types || { cat $(VENV)/types.log; exit 1; }; exit $$tests
 	@echo "==> tests without the compiled modules (pure Python), with all of their rows"
 	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE) and (rows or not extended)" $(PURE)
 

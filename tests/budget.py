@@ -1,7 +1,7 @@
 """What tests cost, and which of them cost more than belongs into `make test` (CONTRIBUTING.md).
 
-A report, never a failure: seconds depend on the machine and on what else runs on it. The numbers of
-the last run are in pytest's cache, `.pytest_cache/v/kohort/durations`, by test function.
+A report, never a failure: seconds depend on the machine and on what else runs on it. The last
+measured ones are in pytest's cache, `.pytest_cache/v/kohort/durations`, by test function.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Budget:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         cache = getattr(self._config, "cache", None)  # none with `-p no:cacheprovider`
         if cache is not None and self.durations:
-            cache.set("kohort/durations", {k: round(s, 3) for k, s in self.durations.items()})
+            earlier = cache.get("kohort/durations", {})  # of tests that another run has measured
+            latest = {name: round(seconds, 3) for name, seconds in self.durations.items()}
+            cache.set("kohort/durations", earlier | latest)
         if "not extended" not in (self._config.getoption("markexpr") or ""):
             return
         over = over_budget(self.durations)

@@ -1,4 +1,4 @@
-"""Each entry point takes its corpus and some hundred changed inputs (issue 19, item 6).
+"""Spec 9.3: each entry point takes its corpus and some hundred changed inputs.
 
 `make sanitize` runs many more, on modules that count coverage and check every access.
 """

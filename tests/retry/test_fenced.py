@@ -215,7 +215,7 @@ def test_random_kills(tmp_path: Path, values: list[bytes], kills: list[str], chu
 
 
 def test_orphan_and_duplicate_copies_are_inert(world: World) -> None:
-    """A copy whose transaction never committed is dropped, whoever reads it first."""
+    """X7: a copy whose transaction never committed is dropped; the batch repeats it with its id."""
     world.produce(0, b"1")
     world.kills.at = ["after publish"]
     with pytest.raises(Killed):

@@ -49,6 +49,8 @@ def rows() -> list[Row]:
 
 
 ROWS = rows()
+SCENARIOS = {scenario.name: scenario for scenario in examples()}
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 
 def test_every_bug_of_the_corpus_is_in_the_table() -> None:
@@ -63,8 +65,6 @@ def test_a_bug_is_replayed_and_planted(row: Row) -> None:
         assert len(row.proofs[0]) > len(NONE) + 20, "give the reason"
         assert row.mutants == ["-"]
         return
-    scenarios = {scenario.name: scenario for scenario in examples()}
-    mutants = {mutant.name: mutant for mutant in MUTANTS}
     assert row.proofs
     assert row.mutants
     for proof in row.proofs:
@@ -72,15 +72,15 @@ def test_a_bug_is_replayed_and_planted(row: Row) -> None:
             path, name = proof.split("[")[0].split("::")
             assert f"def {name}(" in (ROOT / path).read_text(), proof
         else:
-            assert scenarios[proof].bug == row.bug
-            assert set(scenarios[proof].plan.proves) <= set(row.invariants)
+            assert SCENARIOS[proof].bug == row.bug
+            assert set(SCENARIOS[proof].plan.proves) <= set(row.invariants)
     for name in row.mutants:
-        assert mutants[name].bug == row.bug
-        assert set(mutants[name].kills.split()[1:]) <= set(row.proofs), name
+        assert BY_NAME[name].bug == row.bug
+        assert set(BY_NAME[name].kills.split()[1:]) <= set(row.proofs), name
 
 
 def test_no_scenario_of_a_bug_is_left_out() -> None:
     """A scenario that names a bug of the corpus stands in the table."""
     listed = {proof for row in ROWS for proof in row.proofs}
-    named = {s.name for s in examples() if re.fullmatch(r"B\d+", s.bug)}
+    named = {s.name for s in SCENARIOS.values() if re.fullmatch(r"B\d+", s.bug)}
     assert named <= listed

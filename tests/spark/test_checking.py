@@ -91,7 +91,7 @@ def test_the_executor_of_this_machine(spark: SparkSession, cluster: Cluster) -> 
 
 
 def test_what_is_shipped() -> None:
-    """What kohort needs, with what that needs; neither pyspark nor the tools of tests."""
+    """Spec 6.9: Kohort, and all that it needs; neither pyspark nor the tools of tests."""
     names = needed("kohort", ("spark", "sql"))
     assert {"kohort", "pyarrow", "pandas", "cramjam", "click"} <= names
     assert not {"pyspark", "py4j", "pytest", "ruff"} & names

@@ -136,6 +136,7 @@ def test_named_offsets_must_be_all_and_only_what_is_read() -> None:
 
 
 def test_batches_are_limited_and_replayed_alike() -> None:
+    """X2: the stored end alone says what is read, whatever the log holds by then."""
     port = FakePort({T0: [1] * 100, T1: [1] * 50})
     plan = planner(port)
     start = plan.initial()
@@ -147,7 +148,7 @@ def test_batches_are_limited_and_replayed_alike() -> None:
 
 
 def test_progress_is_what_the_checkpoint_has_committed() -> None:
-    """From `start`, never back, never ahead."""
+    """X4: from `start`, never back, never ahead of the checkpoint."""
     port = FakePort({T0: [1] * 100, T1: []})
     plan = planner(port, group_id="g")
     one = plan.latest(plan.initial(), 10)

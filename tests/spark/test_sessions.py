@@ -75,6 +75,7 @@ def test_a_session_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_master_of_spark_submit_wins(
     monkeypatch: pytest.MonkeyPatch, asked: str | None, submitted: dict[str, str], used: str
 ) -> None:
+    """Spec 6.9: local[*] by default; a master URL is all that changes."""
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     assert sessions._master(asked, submitted) == used
 

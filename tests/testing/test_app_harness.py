@@ -203,7 +203,7 @@ def scenario(harness: AppHarness) -> None:
 
 @pytest.mark.parametrize("promise", [None, "kafka"])
 def test_a_crash_at_every_step_loses_nothing(promise: str | None) -> None:
-    """Spec 5.4; with exactly_once nothing is sent twice either."""
+    """Spec 5.4, 9.2; with exactly_once nothing is sent twice either."""
     runs, twice = 0, 0
     for harness in crash_everywhere(lambda: AppHarness(counting(promise)), scenario):
         runs += 1

@@ -38,6 +38,7 @@ def sales() -> Pipeline:
 
 
 def test_results_retries_and_dead_letters_of_row_handlers() -> None:
+    """Spec 9.2: no socket, no Spark, and hours pass at once."""
     with PipelineHarness(sales(), partitions=2) as harness:
         harness.send("customers", {"name": "ada"}, "ada")
         for amount in (5, -1):

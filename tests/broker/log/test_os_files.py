@@ -155,3 +155,20 @@ def test_a_file_that_is_closed_during_its_sync_keeps_its_descriptor_till_the_end
     monkeypatch.setattr(os_files, "_fdatasync", sync)
     file.sync()
     assert opened(tmp_path) == set()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_append_ends_when_the_system_has_every_byte(
+    files: OsFiles, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """L5: a system that takes a few bytes at once is asked again, before the buffers are free."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: write(fd, b"".join(buffers)[:5]))
+    buffers = [bytearray(b"some bytes"), bytearray(b" of a "), bytearray(b"batch")][:count]
+    whole = b"".join(buffers)
+    file = files.open("f", create=True)
+    file.append(buffers)
+    for buffer in buffers:
+        buffer[:] = bytes(len(buffer))  # as a pool does with what nobody refers to
+    assert (file.size, bytes(file.read(0, 100))) == (len(whole), whole)

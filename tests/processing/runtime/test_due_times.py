@@ -10,7 +10,8 @@ from collections import defaultdict
 
 import pytest
 
-from kohort import App, Producer
+from kohort import Admin, App, Producer
+from kohort.group.coordinator.state.rebalance_history import Trigger
 from kohort.retry import Temporary
 from kohort.retry import headers as h
 from kohort.retry.cluster_port import ClusterPort
@@ -74,3 +75,32 @@ def check(tried: dict[int, list[tuple[int, int, int]]], failed: list[int]) -> No
         for attempt, appended_ms, at_ms in attempts[1:]:
             due_ms = appended_ms + policy.delays_ms[attempt - 1]
             assert due_ms <= at_ms <= due_ms + LATE_MS, f"{number}: {at_ms - due_ms} ms after due"
+
+
+def test_a_wait_beyond_the_poll_interval_ends_no_membership_and_delays_nobody() -> None:
+    """Spec 5.5, R10: polls and heartbeats continue, and other partitions are read meanwhile."""
+    called: list[tuple[bytes, int, float]] = []
+    quick = {"group_initial_rebalance_delay_ms": 0}
+    with VirtualClock() as clock, Cluster(clock=clock, **quick) as cluster:
+        cluster.create_topic("orders", PARTITIONS)
+        with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0) as producer:
+            producer.send("orders", b"waits", partition=0)
+            producer.send("orders", b"another", partition=1)
+        app = App("billing", bootstrap_servers=cluster.bootstrap, retries="10m", clock_skew=0)
+
+        @app.handler("orders")
+        def handle(record) -> None:
+            called.append((known(record.value), record.attempt, clock.elapsed_s))
+            if record.value == b"waits" and record.attempt == 0:
+                raise Temporary("down")
+
+        assert clock.run_app(app, until=lambda: len(called) == 3).clean
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            rebalances = admin.group_timeline("billing") or []
+    assert [(value, attempt) for value, attempt, _ in called[2:]] == [(b"waits", 1)]
+    first, second, last = (at_s for _, _, at_s in called)
+    assert max(first, second) < 60
+    assert last >= 600
+    triggers = [cause.trigger for each in rebalances for cause in each.causes]
+    assert triggers.count(Trigger.JOINED.value) == 1, "it never had to join again"
+    assert set(triggers) <= {Trigger.JOINED.value, Trigger.LEFT.value, Trigger.GONE.value}

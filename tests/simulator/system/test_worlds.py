@@ -34,6 +34,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("seed", [*range(2, 6), 8])
 def test_a_random_system_holds(seed: int) -> None:
+    """SY1-SY10: all that is checked of a whole system, with random programs and faults."""
     outcome = run(plan_of(seed))
     assert not outcome.failed, f"{outcome.plan.command()}\n{outcome.what}"
     assert outcome.sent > 50, "the programs have worked"

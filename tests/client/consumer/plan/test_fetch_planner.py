@@ -418,7 +418,7 @@ def test_least_recently_served_first() -> None:
 
 
 def test_bounded_fetch() -> None:
-    """Retry retry topics and range reads: nothing at or beyond the bound is asked for."""
+    """D3: of retry topics and ranges, nothing at or beyond the bound is fetched."""
     world = World(2)
     world.positions.get(world.tps[0]).end = 10
     world.positions.get(world.tps[1]).end = 0

@@ -141,7 +141,7 @@ def test_the_answer_for_one_partition_does_not_reset_another() -> None:
 
 
 def test_retained_keeps_everything_and_revoked_keeps_nothing() -> None:
-    """C10, B45: pause and position live with the ownership."""
+    """C10, R8, B45: pause and position end with the ownership."""
     positions, position = fetching(10)
     positions.pause([P0])
     data = Fetched(b"", 0, position.stamp)
