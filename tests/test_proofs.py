@@ -56,8 +56,8 @@ def marked_tests(tree: ast.Module) -> Iterator[tuple[Function, list[str], set[st
     outer: list[ast.expr] = []
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-            many = isinstance(node.value, ast.List | ast.Tuple)
-            outer += node.value.elts if many else [node.value]
+            value = node.value
+            outer += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             doc, around = [*docs, ast.get_docstring(node) or ""], [*outer, *node.decorator_list]

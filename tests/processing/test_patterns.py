@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ CLIENT = {"heartbeat_interval_ms": 50, "retry_backoff_ms": 20, "metadata_max_age
 
 
 @pytest.fixture
-def apps(cluster: Cluster) -> Iterator[Callable[..., App]]:
-    def make(group: str, **more) -> App:
+def apps(cluster: Cluster) -> Callable[..., App]:
+    def make(group: str, **more: Any) -> App:
         settings = {"retries": "50ms", "clock_skew": 0, "client": CLIENT} | more
         return App(group, bootstrap_servers=cluster.bootstrap, **settings)
 

@@ -150,6 +150,7 @@ def test_an_eager_one_hands_over_at_once() -> None:
 
 
 WHOLE = {"me": {"t": [0, 1, 2], "u": [0]}}
+wrong: Any = Plan  # with types that a type checker refuses
 
 
 @pytest.mark.parametrize(
@@ -157,15 +158,15 @@ WHOLE = {"me": {"t": [0, 1, 2], "u": [0]}}
     [
         (None, "it is None; assign() returns Plan({MEMBER_ID: {TOPIC: [0, 1]}})"),
         (WHOLE, "it is a dict; assign() returns Plan("),
-        (Plan([("me", {"t": [0, 1, 2]})]), "its assignments are a list, not a mapping of member"),
-        (Plan({"me": [("t", 0)]}), "what 'me' gets is a list, not a mapping of topics"),
-        (Plan({"me": None}), "what 'me' gets is None, not a mapping of topics"),
-        (Plan({"me": {"t": 2, "u": [0]}}), "what 'me' gets of 't' is an int, not a list of"),
-        (Plan({"me": {"t": iter([0, 1, 2]), "u": [0]}}), "of 't' is a list_iterator, not a list"),
-        (Plan({"me": {"t": "012", "u": [0]}}), "what 'me' gets of 't' is a str, not a list of"),
-        (Plan({7: {"t": [0]}}), "it assigns to 7, who is not a member"),
-        (Plan(WHOLE, {"me": "text"}), "the user data of 'me' is a str, not bytes"),
-        (Plan(WHOLE, None), "its user_data is None, not a mapping of member"),
+        (wrong([("me", {"t": [0, 1, 2]})]), "its assignments are a list, not a mapping of member"),
+        (wrong({"me": [("t", 0)]}), "what 'me' gets is a list, not a mapping of topics"),
+        (wrong({"me": None}), "what 'me' gets is None, not a mapping of topics"),
+        (wrong({"me": {"t": 2, "u": [0]}}), "what 'me' gets of 't' is an int, not a list of"),
+        (wrong({"me": {"t": iter([0, 1, 2]), "u": [0]}}), "of 't' is a list_iterator, not a list"),
+        (wrong({"me": {"t": "012", "u": [0]}}), "what 'me' gets of 't' is a str, not a list of"),
+        (wrong({7: {"t": [0]}}), "it assigns to 7, who is not a member"),
+        (wrong(WHOLE, {"me": "text"}), "the user data of 'me' is a str, not bytes"),
+        (wrong(WHOLE, None), "its user_data is None, not a mapping of member"),
     ],
 )
 @pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
