@@ -8,8 +8,7 @@ One source of rows in the JVM (`rate-micro-batch`), one session, the outputs in 
 - both `to_table` and `to_topic` in one batch; micro-batches of ten rows into a table.
 
 The session has `spark.sql.execution.arrow.maxBytesPerBatch` at its greatest value, as
-docs/pipelines.md advises for small rows. A query that is stopped within a batch makes Spark 4.3
-print a StackOverflowError; it means nothing.
+docs/pipelines.md advises for small rows.
 Jars come from Maven Central; without them, or PostgreSQL, what needs them is left out, and said so.
 
     python -m benchmarks.bench_spark_outputs

@@ -81,6 +81,7 @@ class PipelineStages:
     analysis: Analysis
     checkpoint: CheckpointFiles
     functions: list[StageFunction] = field(default_factory=list[StageFunction], init=False)
+    _ending: bool = field(default=False, init=False)
 
     @classmethod
     def of(
@@ -155,6 +156,15 @@ class PipelineStages:
         with _empty_batches(self.spark, enabled=empty_batches):
             return writer.start()
 
+    @contextmanager
+    def ending(self) -> Generator[None]:
+        """Within it the queries are stopped, and a batch that this cuts off is no failure."""
+        self._ending = True
+        try:
+            yield
+        finally:
+            self._ending = False
+
     def close(self) -> None:
         """Close the connections of stages whose queries have been stopped."""
         while self.functions:
@@ -225,6 +235,7 @@ class PipelineStages:
             pipeline.reached,
             pipeline.now_ms or now_ms,
             lambda query_id: late_rows(self.spark, query_id),
+            lambda: self._ending,
         )
 
 

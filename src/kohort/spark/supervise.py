@@ -40,6 +40,7 @@ from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
 from kohort.spark.checkpoint_files import LocalFiles, checkpoint_files, is_url
 from kohort.spark.evolution import Stored
+from kohort.spark.interrupts import quiet_py4j, stopped_by_signals
 from kohort.spark.offsets import TopicPartition
 from kohort.spark.outputs.swapping import check_replays
 from kohort.spark.progress import Accountable, Progress, measure
@@ -102,6 +103,7 @@ class Runnable(Owner, Accountable, Protocol):
     def handlers(self) -> Sequence[object]: ...
     def prepare_store(self, store: Store) -> None: ...
     def spec(self, partitions: Mapping[str, int]) -> PipelineSpec: ...
+    def stop(self) -> None: ...
 
 
 class PipelineFailedError(KohortError):
@@ -158,7 +160,8 @@ class Supervisor:
                     )
                     self._stages.ensure_topics(port)
                 log.info("pipeline %s reads %s", pipeline.name, ", ".join(topics))
-                return self._supervise(spark, store, port, mode, until, on_progress)
+                with stopped_by_signals(pipeline.stop):
+                    return self._supervise(spark, store, port, mode, until, on_progress)
         finally:
             port.close()
             store.close()
@@ -181,7 +184,7 @@ class Supervisor:
                 open_fences(self._pipeline, store, port, self._handed_on)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
-                _stop(queries)
+                self._end(queries)
                 self._publish(port, last)
                 return last
             except PipelineFailedError as error:
@@ -194,15 +197,24 @@ class Supervisor:
                 if not error.retriable:
                     raise
             finally:
-                _stop(queries)
-                if self._stages is not None:
-                    self._stages.close()
+                self._end(queries)
             failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
             if failures > self._max_restarts:
                 raise cause
             pause = min(MAX_BACKOFF_S, 0.5 * 2**failures)
             log.warning("restarting in %.0f s after: %s", pause, last_line(str(cause)))
-            time.sleep(pause)
+            if self._stopped_within(pause):
+                return measure(self._pipeline, store, port, self._handed_on)
+
+    def _stopped_within(self, seconds: float) -> bool:
+        """Wait so long, or until the run is asked to stop."""
+        until = time.monotonic() + seconds
+        while not self._pipeline.stopping:
+            rest = until - time.monotonic()
+            if rest <= 0:
+                return False
+            time.sleep(min(rest, WATCH_S))
+        return True
 
     def _check_replays(self, store: Store) -> None:
         pipeline = self._pipeline
@@ -251,6 +263,14 @@ class Supervisor:
     def _handed_on(self) -> list[str]:
         """The intermediate topics."""
         return list(self._stages.intermediate_topics) if self._stages is not None else []
+
+    def _end(self, queries: list[Any]) -> None:
+        if self._stages is None:
+            _stop(queries)
+            return
+        with self._stages.ending():
+            _stop(queries)
+        self._stages.close()
 
     # Starting
 
@@ -490,11 +510,14 @@ def waits(query: Any) -> bool:
 
 
 def _stop(queries: list[Any]) -> None:
-    for query in queries:
-        try:
-            query.stop()
-        except Exception as error:  # py4j raises its own kinds when the JVM has gone
-            log.warning("a query could not be stopped (%s); its Spark has probably ended", error)
+    with quiet_py4j():
+        for query in queries:
+            try:
+                query.stop()
+            except Exception as error:  # py4j raises its own kinds when the JVM has gone
+                log.warning(
+                    "a query could not be stopped (%s); its Spark has probably ended", error
+                )
 
 
 def passes(text: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.errors import UsageError
 from kohort.retry.cluster_port import now_ms
 from kohort.retry.policy import RetryTopics
 from kohort.retry.progress import LostRaceError
@@ -83,6 +84,7 @@ class StageSetting:
         reached: called at each step of a commit.
         now_ms: the clock.
         late_rows: by the query's id, how many rows its present batch has dropped as late.
+        ending: whether the queries are being stopped.
     """
 
     pipeline: str
@@ -95,6 +97,7 @@ class StageSetting:
     reached: Callable[[Reached], None] = ignore
     now_ms: Callable[[], int] = now_ms
     late_rows: Callable[[str], int] = lambda _: 0
+    ending: Callable[[], bool] = lambda: False
 
 
 @dataclass
@@ -144,7 +147,11 @@ class StageFunction:
             self._commit(frame, batch, database, settled)
         except BaseException:  # the next run begins with connections of its own
             self.close()
-            raise
+            if not self._setting.ending():
+                raise
+            # Spark looks through an error's text by a regular expression that recurses for each
+            # character: the texts of several cancelled calls overflow its stack.
+            raise UsageError(f"{batch} was cut off: the query is being stopped") from None
 
     def close(self) -> None:
         """Close the connections; another batch makes new ones."""

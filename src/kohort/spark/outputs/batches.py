@@ -330,9 +330,15 @@ class BatchFunction:
                 frame.write.format("noop").mode("overwrite").save()
             elif run.database is not None:
                 run.database.sweep()
-        except BaseException:  # the next run begins with connections of its own
+        except BaseException as error:  # the next run begins with connections of its own
             self.close()
-            raise
+            if not _is_cancelled(error):
+                raise
+            # As in `StageFunction`: the text of a cancelled call is too long for Spark.
+            raise UsageError(
+                f"batch {batch_id} of query {query} was cut off: the query was stopped, or its job "
+                "was cancelled"
+            ) from None
         finally:
             work.close()
             if run.database is not None:
@@ -413,6 +419,12 @@ def _close_all(runs: list[_Run]) -> None:
             run.transaction.close()
         if run.database is not None:
             run.database.store.close()
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether a call of the JVM failed because its query was stopped."""
+    text = str(error)
+    return "java.lang.InterruptedException" in text or "SPARK_JOB_CANCELLED" in text
 
 
 def _query_name(context: Any) -> str:
