@@ -57,7 +57,7 @@ def preloaded(worker: str) -> tuple[str, ...]:
 
 def main(arguments: list[str]) -> None:
     """Import, then fork workers until Spark closes the pipe."""
-    from kohort.spark.closed_pipes import ignore_closed_pipes
+    from kohort.spark.worker.closed_pipes import ignore_closed_pipes
 
     for name in preloaded(arguments[0] if arguments else TASKS):
         importlib.import_module(name)

@@ -49,12 +49,12 @@ from pyspark.sql.types import StructType
 
 from kohort.errors import ConfigError, DataLossError
 from kohort.spark import arrow
-from kohort.spark.closed_pipes import ignore_closed_pipes_of_this_worker
 from kohort.spark.formats import Rows, Typed, parse_schema
 from kohort.spark.offsets import Position, Range, TopicPartition, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
 from kohort.spark.pushdown import Seeks
 from kohort.spark.worker import keep_value, settle_down
+from kohort.spark.worker.closed_pipes import ignore_closed_pipes_of_this_worker
 
 if TYPE_CHECKING:
     from kohort.retry.asking import Stamped
