@@ -358,7 +358,7 @@ def test_client_settings_are_keywords_or_a_mapping() -> None:
         session_timeout_ms="9s",
     )
     expected = {"session_timeout_ms": "9s", "max_poll_records": 7}
-    assert program.client == {**expected, "isolation_level": "read_committed"}
+    assert program.client_settings.client == {**expected, "isolation_level": "read_committed"}
 
 
 def test_what_waits_in_a_retry_topic_that_is_no_longer_read_is_told(

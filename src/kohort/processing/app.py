@@ -206,7 +206,7 @@ class App:
         self._remote = None if remote is None else checked_prefix(remote)
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
         configured = merged(client, settings)
-        self._client_settings = ClientSettings.of(
+        self.client_settings = ClientSettings.of(
             servers or "localhost:9092", group, self.exactly, configured
         )
         waits = {
@@ -413,7 +413,7 @@ class App:
             self._workers = dict.fromkeys(self._workers, workers)
         if drain is not None:
             self._timing = replace(self._timing, drain_ms=parse_duration_ms(drain))
-        self._client_settings = self._client_settings.override(bootstrap_servers, client)
+        self.client_settings = self.client_settings.override(bootstrap_servers, client)
 
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.
@@ -423,10 +423,12 @@ class App:
 
         Raises BrokerError for a source topic that does not exist.
         """
-        with contextlib.closing(self._client_settings.port()) as port:
+        with contextlib.closing(self.client_settings.port()) as port:
             views = port.topics()
             self._routes.rematch(views)
-            states = look_at_all(self._name, self.topics, port, bootstrap=self.servers)
+            states = look_at_all(
+                self._name, self.topics, port, bootstrap=self.client_settings.servers
+            )
             return states + look_for_left(self.topics, views, port)
 
     def run(
@@ -451,7 +453,7 @@ class App:
             raise UsageError("the app is running already; start another process for more")
         given_up = 0
         try:
-            with contextlib.closing(self._client_settings.port()) as port:
+            with contextlib.closing(self.client_settings.port()) as port:
                 if self._await_topics(port, on_trouble):
                     given_up = self._begin(port, signals, on_trouble)
         except KeyboardInterrupt:  # a Ctrl-C before the signal handlers
@@ -499,8 +501,8 @@ class App:
         routes = list(self._routes.by_topic.values())
         with (
             self._lookups() as lookups,
-            self._client_settings.consumer(self._routes.every) as consumer,
-            self._client_settings.producer() as producer,
+            self.client_settings.consumer(self._routes.every) as consumer,
+            self.client_settings.producer() as producer,
         ):
             runner = self.exactly.runner(
                 routes,
@@ -516,12 +518,12 @@ class App:
                 runner.tells_group = self.exactly.store_url is not None
                 runner.transactor = self.exactly.transactor(
                     self.group,
-                    self._client_settings.producing,
+                    self.client_settings.producing,
                     port,
                     producer,
                     counts.partitions,
                     counts.ids,
-                    self._client_settings.client.get("group_instance_id"),
+                    self.client_settings.client.get("group_instance_id"),
                 )
             publisher = Publisher(producer, counts.partitions.__getitem__, runner.tell)
             retry_poller = RetryTopicPoller(
@@ -556,7 +558,13 @@ class App:
             return None
         every_ms = consumer.config.metadata_max_age_ms
         return TopicDiscovery(
-            self._name, self._routes, port, counts, every_ms, joined, bootstrap=self.servers
+            self._name,
+            self._routes,
+            port,
+            counts,
+            every_ms,
+            joined,
+            bootstrap=self.client_settings.servers,
         )
 
     def _agent(self) -> contextlib.AbstractContextManager[object]:
@@ -574,7 +582,7 @@ class App:
                 raise NoTopicYetError(f"no topic matches {', '.join(self._routes.patterns)} yet")
 
         def ensure() -> None:
-            ensure_topics(self._name, self.topics, port, bootstrap=self.servers)
+            ensure_topics(self._name, self.topics, port, bootstrap=self.client_settings.servers)
 
         if self._routes.models and not self._waiting.wait(NO_TOPIC, match, on_trouble):
             return False
@@ -667,7 +675,7 @@ class App:
         runner = self._runner
         if runner is None:
             raise UsageError("the app does not run, so it cannot take a record of a retry topic")
-        with contextlib.closing(self._client_settings.port()) as port:
+        with contextlib.closing(self.client_settings.port()) as port:
             take_early(port, runner.tell, place, failure)
 
     def health(self) -> AppHealth:
@@ -728,21 +736,6 @@ class App:
             )
 
     # -- inside ----------------------------------------------------------------------------------
-
-    @property
-    def way(self) -> dict[str, Any]:
-        """The way to the cluster: what every client of this app has of the configuration."""
-        return self._client_settings.shared
-
-    @property
-    def client(self) -> Mapping[str, Any]:
-        """The consumer's configuration, as far as it was given."""
-        return self._client_settings.client
-
-    @property
-    def servers(self) -> str:
-        """Where the cluster is: host:port, separated by commas."""
-        return self._client_settings.servers
 
     def _lookups(self) -> contextlib.AbstractContextManager[ThreadLookups | None]:
         url = self.exactly.store_url

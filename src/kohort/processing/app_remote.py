@@ -44,7 +44,9 @@ class Reachable(Protocol):
 @contextmanager
 def reachable(app: Reachable, prefix: str) -> Generator[Agent]:
     """While inside, the app publishes its health and obeys commands."""
-    agent = Agent(prefix, app.way, KIND, app.group, lambda: look_at(app), _actions(app))
+    agent = Agent(
+        prefix, app.client_settings.shared, KIND, app.group, lambda: look_at(app), _actions(app)
+    )
     agent.start()
     try:
         yield agent

@@ -364,7 +364,7 @@ class AppHarness:
         """Hand out everything that is ready, and take the outcomes in."""
         engine, worked = self._engine, False
         for pool in self._pools:
-            most = max(1, engine.batch_size(pool.name))
+            most = max(1, engine.dispatchers[pool.name].batch_size)
             while engine.ready(pool.name) and (items := engine.take(pool.name, most, self.now_ms)):
                 worked = True
                 self._reach(f"before {_names(items)} is handled")

@@ -290,7 +290,9 @@ class VirtualClock:
         Returns how it ended, as `App.run`.
         """
         assert self._network is not None, "inside `with`"
-        app.configure(client={k: v for k, v in QUIET.items() if k not in app.client})
+        app.configure(
+            client={k: v for k, v in QUIET.items() if k not in app.client_settings.client}
+        )
         loop, until_ms = self._network.loop, self._now_ms + round(seconds * 1_000)
 
         def look() -> None:

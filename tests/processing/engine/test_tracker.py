@@ -185,7 +185,7 @@ def test_the_answer_to_an_older_commit_takes_nothing_back() -> None:
     t.committed(newer.version)
     t.committed(older.version)
     assert not t.dirty
-    assert t.is_committed(newer.version)
+    assert t.committed_version == newer.version
 
 
 def test_the_guard_is_remembered_and_ends_with_its_record() -> None:

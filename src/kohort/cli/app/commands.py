@@ -105,9 +105,9 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
     program.on_failure(ShownFailures(quiet=quiet))
     # A failure that is printed must not appear twice, as a log entry, too.
     logging.getLogger("kohort.processing").addFilter(lambda entry: not hasattr(entry, "failed"))
-    click.echo(
-        f"app {program.group} reads {', '.join(program.sources)} on {program.servers}", err=True
-    )
+    servers = program.client_settings.servers
+    topics = ", ".join(program.sources)
+    click.echo(f"app {program.group} reads {topics} on {servers}", err=True)
     ended = program.run(on_trouble=None if quiet else _tell)
     click.echo(str(ended))
     if ended.clean:
@@ -211,7 +211,7 @@ def _tell_on_request(app: App) -> None:
 
 def _reach(app: App) -> None:
     """Raise ConnectionFailedError when the app's cluster does not answer: nothing is begun."""
-    with open_admin(app.way):
+    with open_admin(app.client_settings.shared):
         return
 
 

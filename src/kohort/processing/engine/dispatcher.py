@@ -31,7 +31,7 @@ class Order(StrEnum):
 class Dispatcher:
     """Everything that was read and is not finished, by lane."""
 
-    __slots__ = ("_in_flight", "_lanes", "_ready", "waiting")
+    __slots__ = ("_in_flight", "_lanes", "_ready", "batch_sizes", "waiting")
 
     def __init__(self) -> None:
         self._ready: deque[Item[Any]] = deque()
@@ -41,6 +41,8 @@ class Dispatcher:
         self._in_flight = 0
         self.waiting = 0
         """Records behind another one of their lane."""
+        self.batch_sizes: set[int] = set()
+        """The `max_batch` of each route whose records these are."""
 
     # -- what it shows -------------------------------------------------------------------------
 
@@ -58,6 +60,11 @@ class Dispatcher:
     def in_flight(self) -> int:
         """How many records workers hold."""
         return self._in_flight
+
+    @property
+    def batch_size(self) -> int:
+        """How many records a worker can handle in one call; 0 where not all routes can."""
+        return min(self.batch_sizes, default=0)
 
     # -- in and out ------------------------------------------------------------------------------
 

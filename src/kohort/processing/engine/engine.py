@@ -84,21 +84,13 @@ class Engine(EngineCore):
 
     def ready(self, pool: str) -> int:
         """How many records a worker of this pool could begin now."""
-        dispatcher = self._dispatchers[pool]
+        dispatcher = self.dispatchers[pool]
         return dispatcher.ready + dispatcher.chained
-
-    def batch_size(self, pool: str) -> int:
-        """How many records a worker of this pool can handle in one call; 0 where not all can."""
-        return min(self._batch_sizes.get(pool, ()), default=0)
 
     @property
     def in_flight(self) -> int:
         """How many records workers hold."""
-        return sum(dispatcher.in_flight for dispatcher in self._dispatchers.values())
-
-    def in_flight_in(self, pool: str) -> int:
-        """How many of them the workers of one pool hold."""
-        return self._dispatchers[pool].in_flight
+        return sum(dispatcher.in_flight for dispatcher in self.dispatchers.values())
 
     @property
     def idle(self) -> bool:
@@ -140,7 +132,7 @@ class Engine(EngineCore):
         """
         route, delay_ms = self._places[key[0]]
         tracker = PartitionTracker(epoch, committed, metadata)
-        dispatcher = self._dispatchers[route.pool]
+        dispatcher = self.dispatchers[route.pool]
         partition = Partition(key[0], key[1], route, tracker, dispatcher, delay_ms, topic_id)
         partition.head_since_ms = partition.status_since_ms = now_ms
         if tracker.unreadable:
@@ -318,7 +310,7 @@ class Engine(EngineCore):
 
         The same list is to be given to `finished`.
         """
-        dispatcher, sizes = self._dispatchers[pool], self._batch_sizes.get(pool, ())
+        dispatcher, sizes = self.dispatchers[pool], self.dispatchers[pool].batch_sizes
         mixed = len(sizes) > 1
         items = dispatcher.take_alike(most) if mixed else dispatcher.take(most)
         if len(self.holds) and items:
@@ -344,7 +336,7 @@ class Engine(EngineCore):
             item.partition.probing = False  # the probe has no result: the next one is
             sent.append(item)
         if sent:
-            self._dispatchers[pool].finished(sent, {item.lane for item in kept})
+            self.dispatchers[pool].finished(sent, {item.lane for item in kept})
         return kept
 
     def _retry_topic_to_follow(self, item: Item) -> str | None:

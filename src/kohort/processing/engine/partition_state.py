@@ -234,7 +234,7 @@ class Partition:
             (self.publish_blocked, Status.REFUSED),
             (circuit is CircuitState.OPEN, Status.OPEN),
             (circuit is CircuitState.HALF_OPEN, Status.PROBING),
-            (self.aside and not self.tracker.is_committed(self.begin_version), Status.GUARDED),
+            (self.aside and self.tracker.committed_version < self.begin_version, Status.GUARDED),
             (self.lingers, Status.LINGERING),
             (self.aside, Status.WAITING),
             (self.outstanding > self.publishing, Status.WORKING),

@@ -102,9 +102,8 @@ class EngineCore:
         self._crash_guard = crash_guard
         self._places: dict[str, tuple[Route, int | None]] = {}
         self._scans = HoldScans()
-        self._dispatchers: defaultdict[str, Dispatcher] = defaultdict(Dispatcher)
-        self._batch_sizes: dict[str, set[int]] = {}
-        """Of each pool, the `max_batch` of its routes."""
+        self.dispatchers: defaultdict[str, Dispatcher] = defaultdict(Dispatcher)
+        """By pool of workers."""
         self._lingering = Lingering()
         self._works: dict[int, list[Item]] = {}
         """What each worker holds, by the identity of the list."""
@@ -127,7 +126,7 @@ class EngineCore:
             if route.on_failure is OnFailure.HOLD_KEY:
                 delays_ms = route.topics.delays_ms
                 self._scans.add(route.topic, [t for t, delay in delays_ms.items() if delay])
-            self._batch_sizes.setdefault(route.pool, set()).add(route.max_batch)
+            self.dispatchers[route.pool].batch_sizes.add(route.max_batch)
 
     # -- beginning -----------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class EngineCore:
             self._lingering.leave(partition)
         if not aside or partition.stopped or circuit is CircuitState.OPEN or partition.unknown:
             return
-        if not partition.tracker.is_committed(partition.begin_version):
+        if partition.tracker.committed_version < partition.begin_version:
             return
         if circuit is CircuitState.HALF_OPEN:
             if not partition.probing:
@@ -209,7 +208,7 @@ class EngineCore:
     def commit_urgent(self) -> bool:
         """True when records wait for a commit before they may be begun (crash-loop guard)."""
         return any(
-            p.aside and not p.tracker.is_committed(p.begin_version)
+            p.aside and p.tracker.committed_version < p.begin_version
             for p in self.partitions.values()
         )
 
@@ -404,12 +403,6 @@ class EngineCore:
         copy = unreadable.copy(attempt, route.topics, now_ms)
         self._note_copied(item, failure, copy, now_ms)
         self._post(Publication(item, copy=copy, failure=failure))
-
-    def stands_unreadable(self, key: TopicPartition, why: str) -> None:
-        """A partition cannot be read past damage of unknown length; "": it is read again."""
-        partition = self.partitions.get(key)
-        if partition is not None:
-            partition.unreadable = why
 
     def _count_copy(self, route: Route, failure: Failure, step: Step | None) -> None:
         self.counts["to_dead_letter" if step is None else "to_retry"] += 1

@@ -50,7 +50,6 @@ class PartitionTracker:
     """
 
     __slots__ = (
-        "_committed_version",
         "_early",
         "_first",
         "_incomplete",
@@ -61,6 +60,7 @@ class PartitionTracker:
         "_starts",
         "_window",
         "base",
+        "committed_version",
         "crashes",
         "duplicates",
         "epoch",
@@ -78,7 +78,8 @@ class PartitionTracker:
         self.duplicates = 0
         self.version = 0
         self.unreadable = ""
-        self._committed_version = 0
+        self.committed_version = 0
+        """What was true at this version, and at earlier ones, has been committed."""
         self._first = True
         self._known = committed is not None
         self._queue: deque[int] = deque()
@@ -111,16 +112,12 @@ class PartitionTracker:
     @property
     def dirty(self) -> bool:
         """True when there is more to commit than has been committed."""
-        return self.version != self._committed_version
+        return self.version != self.committed_version
 
     @property
     def known(self) -> bool:
         """Whether there is an offset to commit: not before a first read without any commit."""
         return self._known or not self._first
-
-    def is_committed(self, version: int) -> bool:
-        """Whether what was true at `version` has been committed."""
-        return self._committed_version >= version
 
     def is_unfinished(self, offset: int) -> bool:
         """Whether this offset was handed out and is not done."""
@@ -272,7 +269,7 @@ class PartitionTracker:
 
     def committed(self, version: int) -> None:
         """The snapshot of `version` is committed."""
-        self._committed_version = max(self._committed_version, version)
+        self.committed_version = max(self.committed_version, version)
 
     def metadata_too_large(self, chars: int) -> None:
         """The broker refused metadata of `chars` characters: stay below half of that from now."""

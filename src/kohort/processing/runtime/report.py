@@ -72,14 +72,16 @@ class Report:
     def oldest_failures(self) -> dict[str, int | None]:
         """When the oldest failure of each source topic that this member looks after failed."""
         retry_poller = self._runner.retry_poller
-        return {} if retry_poller is None else retry_poller.oldest_failures()
+        return {} if retry_poller is None else retry_poller.failures.oldest()
 
     def workers(self) -> dict[str, Workers]:
         """How busy each kind of workers is."""
         workers: dict[str, Workers] = {}
         for name, feed in self._runner.feeds.items():
             busy = min(feed.lists, feed.pool.workers)
-            workers[name] = Workers(feed.pool.workers, busy, self._runner.engine.in_flight_in(name))
+            workers[name] = Workers(
+                feed.pool.workers, busy, self._runner.engine.dispatchers[name].in_flight
+            )
         return workers
 
     def health(self, group: str) -> AppHealth:

@@ -21,6 +21,7 @@ from typing import Protocol
 from kohort.client.common.completion import driven
 from kohort.errors import KohortError
 from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
+from kohort.processing.runtime.oldest_failures import OldestFailures
 from kohort.records import Record
 from kohort.retry.asking import OffsetPort, TopicPartition, ask
 from kohort.retry.due_schedule import DueSchedule
@@ -28,7 +29,6 @@ from kohort.retry.due_schedule import DueSchedule
 log = logging.getLogger("kohort.processing")
 
 PAUSE_AFTER_ERROR_MS = 1_000
-FAILED_CHECK_MS = 30_000
 DEPTH_HOLDS_MS = 1_000
 """Maximum age of cached depths of retry topics before they are fetched again."""
 DEPTH_WAIT_S = 0.25
@@ -67,9 +67,8 @@ class RetryTopicPoller:
     """Asks for the retry topics of one program. Calls `opened` on its thread, with new ends only.
 
     For keys that are held it also reads retry topics to their end, before anything of them is due;
-    and it asks for the oldest failure, for source topics (`failed`: their dead-letter topic, its
-    partitions) whose partition 0 is ours: one member of the group does it for all. With
-    `discovery`, it also looks for new topics.
+    and it asks for the oldest failure of source topics (`failed`: their dead-letter topic, its
+    partitions; see `OldestFailures`). With `discovery`, it also looks for new topics.
     """
 
     def __init__(
@@ -91,11 +90,8 @@ class RetryTopicPoller:
         self._opened = opened
         self._group = group
         self._scanned = scanned
-        self._failed = dict(failed or {})
+        self.failures = OldestFailures(port, failed or {})
         self._discovery = discovery
-        self._looked_after: set[str] = set()
-        self._oldest_ms: dict[str, int] = {}
-        self._failed_due_ms = 0
         self._scans: list[tuple[TopicPartition, int, int]] = []
         self._changed = threading.Condition()
         self._starts: dict[TopicPartition, int] = {}
@@ -130,7 +126,7 @@ class RetryTopicPoller:
         """More retry topics and dead-letter topics, as in `__init__`."""
         with self._changed:
             self._gate.delays_ms.update(delays_ms)
-            self._failed.update(failed)
+        self.failures.add(failed)
 
     def watch(self, starts: Mapping[TopicPartition, int]) -> None:
         """These partitions are ours from now on, to be read from these offsets."""
@@ -194,51 +190,16 @@ class RetryTopicPoller:
 
     def look_after(self, partitions: Iterable[TopicPartition]) -> None:
         """These are ours now: with partition 0 of a source topic come its failures."""
+        self.failures.assigned(partitions)
         with self._changed:
-            self._looked_after |= {topic for topic, number in partitions if not number}
-            self._failed_due_ms = 0
             self._changed.notify()
-
-    def oldest_failures(self) -> dict[str, int | None]:
-        """When the oldest failure of each source topic that is ours failed; None: there is none."""
-        with self._changed:
-            return {
-                topic: self._oldest_ms.get(topic)
-                for topic in self._failed
-                if topic in self._looked_after and self._failed_due_ms
-            }
-
-    def _ask_failed(self) -> None:
-        """When the first record of each dead-letter topic came: one request for all partitions."""
-        with self._changed:
-            topics = self._looked_after & self._failed.keys()
-            if not topics or self._now_ms() < self._failed_due_ms:
-                return
-        tps = {
-            (self._failed[topic][0], number): topic
-            for topic in topics
-            for number in range(self._failed[topic][1])
-        }
-        try:
-            first_offsets = self._port.by_time(dict.fromkeys(tps, 0))
-        except KohortError as error:
-            log.info("the oldest failure could not be asked for (%s); asked again", error)
-            return
-        oldest: dict[str, int] = {}
-        for at, stamped in first_offsets.items():
-            if stamped.offset >= 0:
-                topic = tps[at]
-                oldest[topic] = min(oldest.get(topic, stamped.timestamp_ms), stamped.timestamp_ms)
-        with self._changed:
-            self._oldest_ms = oldest
-            self._failed_due_ms = self._now_ms() + FAILED_CHECK_MS
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are no longer ours."""
+        partitions = list(partitions)
+        self.failures.removed(partitions)
         with self._changed:
             for at in partitions:
-                if not at[1]:
-                    self._looked_after.discard(at[0])
                 self._starts.pop(at, None)
                 self._new.discard(at)
                 self._ends.pop(at, None)
@@ -305,7 +266,7 @@ class RetryTopicPoller:
                 self._ask_anew = False
             starts = dict(self._starts)
         wait_ms = self._ask(starts, all_again=all_again)
-        self._ask_failed()
+        self.failures.ask(self._now_ms())
         if self._discovery is not None:
             wait_ms = min(wait_ms, self._discovery.look(self._now_ms()))
         return wait_ms if self._scan_all() else min(wait_ms, PAUSE_AFTER_ERROR_MS)

@@ -407,7 +407,9 @@ class Runner(RebalanceListener):
         for name, feed in self.feeds.items():
             most = feed.pool.workers * QUEUED_PER_WORKER
             while feed.lists < most and (ready := self.engine.ready(name)):
-                most_items = max(feed.portions.size(ready), self.engine.batch_size(name))
+                most_items = max(
+                    feed.portions.size(ready), self.engine.dispatchers[name].batch_size
+                )
                 items = self.engine.take(name, most_items, now_ms)
                 if not items:
                     break

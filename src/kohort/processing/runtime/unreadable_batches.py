@@ -62,9 +62,15 @@ class PastDamage:
         due = [tp for tp, (_, due_ms) in self._standing.items() if now_ms >= due_ms]
         for tp in due:
             offset, _ = self._standing.pop(tp)
-            self._engine.stands_unreadable(tp, "")
+            self._mark(tp, "")
             if tp in self._consumer.assignment():
                 self._consumer.seek(tp, offset)
+
+    def _mark(self, tp: TopicPartition, why: str) -> None:
+        """A partition cannot be read past damage of unknown length; "": it is read again."""
+        partition = self._engine.partitions.get(tp)
+        if partition is not None:
+            partition.unreadable = why
 
     def _pass(self, error: CorruptRecordError) -> None:
         if error.topic is None or error.partition is None:
@@ -79,6 +85,6 @@ class PastDamage:
             return
         log.error("%s; this partition is tried again in %g s", error, PAUSE_MS / 1_000)
         offset = self._consumer.position(tp) if error.offset is None else error.offset
-        self._engine.stands_unreadable(tp, str(error))
+        self._mark(tp, str(error))
         self._standing[tp] = (offset, now_ms + PAUSE_MS)
         self._consumer.pause(tp)
