@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from kohort.config import format_elapsed
 from kohort.processing.engine.health import AppHealth, AppPartitionHealth
+from kohort.processing.runtime.client_settings import ClientSettings
 from kohort.remote.agent import Agent, Look
 from kohort.remote.messages import Action, Command
 
@@ -21,9 +22,8 @@ class Reachable(Protocol):
     """The part of an `App` that others may look at and command."""
 
     group: str
+    client_settings: ClientSettings
 
-    @property
-    def way(self) -> dict[str, Any]: ...
     @property
     def is_paused(self) -> bool: ...
     @property
