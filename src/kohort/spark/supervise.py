@@ -207,7 +207,7 @@ class Supervisor:
                 return measure(self._pipeline, store, port, self._handed_on)
 
     def _stopped_within(self, seconds: float) -> bool:
-        """Wait so long, or until the run is asked to stop."""
+        """Wait this long, or until the run is asked to stop."""
         until = time.monotonic() + seconds
         while not self._pipeline.stopping:
             rest = until - time.monotonic()

@@ -193,7 +193,7 @@ window.addEventListener("resize", () => {
 });
 drawCharts();
 
-// -- the player: the next line of a story every second, until somebody stops it or it ends
+// -- the player: the next line of a story every second, until it is stopped or ends
 
 const play = byId("play");
 if (play) {
