@@ -34,24 +34,22 @@ RUNS = 4
 """So often a query may fail before the test gives up."""
 ROWS = 30
 KINDS = ("sqlite", "postgres", "topic", "sqlite+topic", "postgres+topic")
+TOPIC_STEPS = (Step.AFTER_STAGING, Step.BEFORE_END)
+"""Before the decision for a batch with a table, and after it."""
 LONG_S = 400.0
 """More than the transactions' time-out."""
 
 
 @dataclass
 class Fault:
-    """Strikes once, when a batch reaches a step; the second batch, where there are several."""
+    """Strikes once, when a batch reaches a step."""
 
     step: Step
     strike: Callable[[], None]
-    batch: int = 1
     struck: bool = False
-    _begun: int = -1
 
     def reached(self, step: Step) -> None:
-        if step is Step.BEGUN:
-            self._begun += 1
-        if step is self.step and self._begun >= self.batch and not self.struck:
+        if step is self.step and not self.struck:
             self.struck = True
             self.strike()
 
@@ -67,6 +65,8 @@ class Query:
     failures: list[str] = field(default_factory=list[str])
     calls: list[tuple[DataFrame, int]] = field(default_factory=list["tuple[DataFrame, int]"])
     """What Spark has called the outputs with."""
+    sent: int = 0
+    batches: int = 0
 
     def __post_init__(self) -> None:
         if self.store is not None:
@@ -93,13 +93,15 @@ class Query:
             )
         return to_outputs(*outputs)
 
-    def run(self, fault: Fault, frame: DataFrame | None = None) -> None:
-        """Three batches; the fault strikes in the second."""
-        for part in range(3):
-            self.stream.send(*range(part * ROWS, (part + 1) * ROWS))
+    def run(self, *faults: Fault, frame: DataFrame | None = None) -> None:
+        """A batch without a fault, then one for each of them, and one behind the last."""
+        for fault in (None, *faults, None):
+            self.stream.send(*range(self.sent, self.sent + ROWS))
+            self.sent += ROWS
+            self.batches += 1
             for _ in range(RUNS):
                 function = _Watched(self.function(), self.calls)
-                function.reached = fault.reached
+                function.reached = fault.reached if fault else (lambda _: None)
                 try:
                     rows = self.frame() if frame is None else frame
                     self.stream.run(rows, function, "update" if self.stateful else "append")
@@ -108,11 +110,11 @@ class Query:
                     self.failures.append(str(error))
             else:
                 raise AssertionError(self.failures[-1])
-        assert fault.struck
+            assert fault is None or fault.struck
 
     def check(self) -> None:
         """Everything is there once, by the input."""
-        every = range(3 * ROWS)
+        every = range(self.sent)
         totals: Counter[int] = Counter()
         for n in every:
             totals[n % 3] += n
@@ -121,13 +123,14 @@ class Query:
                 assert dict(self.store.query("SELECT k, total FROM t")) == dict(totals)
             else:
                 assert sorted(n for (n,) in self.store.query("SELECT n FROM t")) == list(every)
-            assert self.store.query("SELECT batch_id, ended FROM kohort_batch_fence") == [(2, 1)]
+            fence = self.store.query("SELECT batch_id, ended FROM kohort_batch_fence")
+            assert fence == [(self.batches - 1, 1)]
         if not self.topic:
             return
         read = records(self.stream.cluster, self.topic)
         pairs = [(int(r.key or b""), int(r.value or b"")) for r in read]
         if self.stateful:
-            assert len(pairs) == 9, "three groups in three batches"
+            assert len(pairs) == 3 * self.batches, "three groups in each batch"
             assert dict(pairs) == dict(totals)
         else:
             assert sorted(pairs) == [(n, n) for n in every]
@@ -187,46 +190,44 @@ def rows(*usual: tuple[str, bool], kinds: str) -> list[Any]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("step", [Step.AFTER_STAGING, Step.AFTER_MERGE], ids=lambda s: s.name)
 @pytest.mark.parametrize(
     ("kind", "stateful"), rows(("postgres", True), kinds="postgres postgres+topic")
 )
-def test_postgresql_is_stopped_at_once(query: Query, postgres: PostgresServer, step: Step) -> None:
+def test_postgresql_is_stopped_at_once(query: Query, postgres: PostgresServer) -> None:
     """Immediate stop: it recovers when it starts, and its unlogged staging tables are empty."""
 
     def strike() -> None:
         postgres.stop(crash=True)
         postgres.start()
 
-    query.run(Fault(step, strike))
+    query.run(*(Fault(step, strike) for step in (Step.AFTER_STAGING, Step.AFTER_MERGE)))
     query.check()
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("step", [Step.AFTER_STAGING, Step.BEFORE_END], ids=lambda s: s.name)
 @pytest.mark.parametrize(
     ("kind", "stateful"), rows(("topic", False), kinds="topic sqlite+topic postgres+topic")
 )
-def test_the_broker_is_killed(query: Query, cluster: Cluster, step: Step) -> None:
+def test_the_broker_is_killed(query: Query, cluster: Cluster) -> None:
     def strike() -> None:
         cluster.kill()
         cluster.start()
 
-    query.run(Fault(step, strike))
+    query.run(*(Fault(step, strike) for step in TOPIC_STEPS))
     query.check()
 
 
 @pytest.mark.rows(1)
-@pytest.mark.parametrize("step", [Step.AFTER_STAGING, Step.BEFORE_END], ids=lambda s: s.name)
 @pytest.mark.parametrize(
     ("kind", "stateful"),
     rows(("topic", True), ("sqlite+topic", False), kinds="topic sqlite+topic postgres+topic"),
 )
 def test_the_transaction_times_out(
-    query: Query, cluster: Cluster, step: Step, monkeypatch: pytest.MonkeyPatch
+    query: Query, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the decision the batch runs again; after it, the outbox is sent anew."""
     now_ms = transaction.monotonic_ms
+    later = 0
 
     def strike() -> None:
         """As long a batch, for the broker and for the driver.
@@ -234,12 +235,13 @@ def test_the_transaction_times_out(
         Deadlines come from the same clock as the waits that they end: with one of them moved, the
         first retriable error would be final.
         """
+        nonlocal later
         cluster.advance(LONG_S)
-        later = int(LONG_S * 1000)
+        later += int(LONG_S * 1000)
         for module in (calls, transaction):
             monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms() + later)
 
-    query.run(Fault(step, strike))
+    query.run(*(Fault(step, strike) for step in TOPIC_STEPS))
     query.check()
     assert not query.failures, "no restart of the query is needed"
 
@@ -285,30 +287,42 @@ def test_a_python_worker_dies_within_a_batch(query: Query, tmp_path: Path) -> No
     fault = Fault(Step.BEFORE_STAGING, lambda: mark.unlink())
     mark.touch()
     frame = query.frame()
-    query.run(fault, frame.mapInArrow(once, frame.schema))
+    query.run(fault, frame=frame.mapInArrow(once, frame.schema))
     assert mark.exists(), "a worker has died"
     query.check()
 
 
-SECOND_STEPS = [
+TABLE_STEPS = (
     Step.FENCE_READ,
     Step.BEFORE_STAGING,
     Step.AFTER_STAGING,
     Step.BEFORE_FENCE,
+    Step.AFTER_FENCE,
+    Step.BEFORE_COMMIT_LOG,
+)
+KAFKA_STEPS = (
+    Step.PRODUCER_READY,
+    Step.FENCE_READ,
+    Step.BEFORE_STAGING,
+    Step.AFTER_STAGING,
+    Step.KAFKA_FENCED,
     Step.BEFORE_END,
     Step.BEFORE_COMMIT_LOG,
-]
+)
+BOTH_STEPS = (*TABLE_STEPS, Step.BEFORE_END)
+SECOND_STEPS = {"sqlite": TABLE_STEPS, "postgres": TABLE_STEPS, "topic": KAFKA_STEPS}
+"""Where the second driver runs the batch of the first; with table and topic, BOTH_STEPS."""
 
 
 @pytest.mark.parametrize(("kind", "stateful"), rows(kinds=" ".join(KINDS)))
-@pytest.mark.parametrize("step", SECOND_STEPS, ids=lambda s: s.name)
-def test_a_second_driver_runs_the_same_batch(query: Query, kind: str, step: Step) -> None:
-    """At any step of the first. One of them commits it; the first may end with an error."""
-    if kind == "topic" and step is Step.BEFORE_FENCE:
-        step = Step.KAFKA_FENCED
-    if "topic" not in kind and step is Step.BEFORE_END:
-        step = Step.AFTER_FENCE
+def test_a_second_driver_runs_the_same_batch(query: Query, kind: str) -> None:
+    """At each step of the first. One of them commits it; the first may end with an error."""
     second = query.function()
-    query.run(Fault(step, lambda: second(*query.calls[-1])))
+
+    def strike() -> None:
+        second(*query.calls[-1])
+
+    steps = SECOND_STEPS.get(kind, BOTH_STEPS)
+    query.run(*(Fault(step, strike) for step in steps))
     query.check()
     second.close()
