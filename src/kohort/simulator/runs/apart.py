@@ -1,4 +1,4 @@
-"""One run in a process of its own: it holds up nobody, logs nowhere, and can be given up.
+"""One run in a process of its own: it delays no other work, logs nowhere, and can be ended.
 
 Shell: processes; standard input and output of `python -m kohort.simulator.runs.apart`.
 """
