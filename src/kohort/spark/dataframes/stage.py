@@ -21,7 +21,6 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from kohort.client.producer.plan.transaction_requests import Identity
-from kohort.errors import UsageError
 from kohort.retry.cluster_port import now_ms
 from kohort.retry.policy import RetryTopics
 from kohort.retry.progress import LostRaceError
@@ -44,6 +43,7 @@ from kohort.spark.dataframes.narrow import NarrowBatch, NarrowPlan
 from kohort.spark.dataframes.plans import computed_once
 from kohort.spark.dataframes.references import ReferenceTable
 from kohort.spark.dataframes.trials import broken_records, failing_records
+from kohort.spark.outputs.cancelled import cut_off
 from kohort.spark.outputs.database import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.kafka import TopicTransaction
@@ -149,9 +149,7 @@ class StageFunction:
             self.close()
             if not self._setting.ending():
                 raise
-            # Spark looks through an error's text by a regular expression that recurses for each
-            # character: the texts of several cancelled calls overflow its stack.
-            raise UsageError(f"{batch} was cut off: the query is being stopped") from None
+            raise cut_off(batch) from None
 
     def close(self) -> None:
         """Close the connections; another batch makes new ones."""

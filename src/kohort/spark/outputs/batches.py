@@ -20,6 +20,7 @@ from kohort.client.common.config import AdminConfig, known_to
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
 from kohort.retry.stores import open_store
+from kohort.spark.outputs.cancelled import cut_off, is_cancelled
 from kohort.spark.outputs.commits import CommitPart
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.files import FileOutput
@@ -332,13 +333,9 @@ class BatchFunction:
                 run.database.sweep()
         except BaseException as error:  # the next run begins with connections of its own
             self.close()
-            if not _is_cancelled(error):
+            if not is_cancelled(error):
                 raise
-            # As in `StageFunction`: the text of a cancelled call is too long for Spark.
-            raise UsageError(
-                f"batch {batch_id} of query {query} was cut off: the query was stopped, or its job "
-                "was cancelled"
-            ) from None
+            raise cut_off(f"batch {batch_id} of query {query}") from None
         finally:
             work.close()
             if run.database is not None:
@@ -419,12 +416,6 @@ def _close_all(runs: list[_Run]) -> None:
             run.transaction.close()
         if run.database is not None:
             run.database.store.close()
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    """Whether a call of the JVM failed because its query was stopped."""
-    text = str(error)
-    return "java.lang.InterruptedException" in text or "SPARK_JOB_CANCELLED" in text
 
 
 def _query_name(context: Any) -> str:
