@@ -16,7 +16,7 @@ import pytest
 from kohort.errors import BrokerError, ConfigError, ErrorCode, KafkaTimeoutError
 from kohort.spark import Pipeline, Progress, checkpoint, sessions, worker
 from kohort.spark.checkpoint import CheckpointLock
-from kohort.spark.supervise import Supervisor, explain, passes, waits
+from kohort.spark.supervise import Supervisor, explain, initializes, passes, waits
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Writing job aborted SQLSTATE: X
 === Streaming Query ===
@@ -214,6 +214,50 @@ def test_a_worker_ends_without_a_word_when_its_clients_cannot_be_closed(
 def test_a_query_is_stopped_between_two_triggers(message: str, idle: bool) -> None:
     query = SimpleNamespace(isActive=True, status={"message": message})
     assert waits(query) is idle
+    assert initializes(query) is message.startswith("Initializing")
+
+
+def test_the_next_stage_starts_when_the_sources_of_the_one_before_are_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two processes at once may each miss the ten seconds that Spark gives them to connect."""
+    messages = ["Initializing sources", "Initializing sources", "Processing new data"]
+    events: list[str] = []
+
+    class Query:
+        isActive = True
+
+        @property
+        def status(self) -> dict[str, str]:
+            events.append(messages[0])
+            return {"message": messages.pop(0) if len(messages) > 1 else messages[0]}
+
+    def start(stage: Any, *_: object) -> Query:
+        events.append(f"start {stage.name}")
+        return Query()
+
+    monkeypatch.setattr("kohort.spark.supervise.SOURCES_S", 0)
+    supervisor = Supervisor(Pipeline("p", store="sqlite:///p.db"), None, None, 0)
+    stages: Any = SimpleNamespace(start=start)
+    names: Any = [SimpleNamespace(name="first"), SimpleNamespace(name="second")]
+    supervisor._stages = stages
+    supervisor._waiting = names
+    context = SimpleNamespace(getLocalProperty=lambda _: None, setLocalProperty=lambda *_: None)
+    spark: Any = SimpleNamespace(sparkContext=context)
+    port: Any = None
+    assert len(supervisor._start_stages(spark, port, "until_idle")) == 2
+    assert events == [
+        "start first",
+        "Initializing sources",
+        "Initializing sources",
+        "Processing new data",
+        "start second",
+        "Processing new data",
+    ]
+
+
+def test_a_query_that_has_failed_is_not_waited_for() -> None:
+    assert not initializes(SimpleNamespace(isActive=False, status={"message": "Initializing"}))
 
 
 def test_the_last_commit_of_the_group_fails_no_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kohort.spark")
 WATCH_S: Final = 0.2
+SOURCES_S: Final = 0.02
 PROGRESS_S: Final = 0.5
 VACUUM_S: Final = 3_600.0
 PROGRESS_COST: Final = 20
@@ -298,6 +299,7 @@ class Supervisor:
                 name = f"kohort {self._pipeline.name} {stage.name}"
                 spark.sparkContext.setLocalProperty(POOL, name)
                 queries.append(self._stages.start(stage, port, mode))
+                self._await_sources(queries[-1])
         except BaseException:  # as above
             _stop(queries)
             raise
@@ -305,6 +307,15 @@ class Supervisor:
             spark.sparkContext.setLocalProperty(POOL, pool)
         del self._waiting[:count]
         return queries
+
+    def _await_sources(self, query: Any) -> None:
+        """Wait until a query reads, has failed, or the run is asked to stop.
+
+        Spark gives a process of a source ten seconds to connect. Those of all stages at once need
+        longer on a few busy cores.
+        """
+        while not self._pipeline.stopping and initializes(query):
+            time.sleep(SOURCES_S)
 
     def _start_handlers(
         self, spark: SparkSession, store: Store, port: ClusterPort, mode: str
@@ -507,6 +518,11 @@ def waits(query: Any) -> bool:
     What is loaded cannot tell: an idle run has everything loaded before its queries have begun.
     """
     return not query.isActive or str(query.status["message"]).startswith("Waiting")
+
+
+def initializes(query: Any) -> bool:
+    """Whether a query is still starting the processes of its sources."""
+    return bool(query.isActive) and str(query.status["message"]).startswith("Initializing")
 
 
 def _stop(queries: list[Any]) -> None:
