@@ -130,7 +130,8 @@ class PipelineStages:
         topics, delays = self.topics_of(stage)
         checkpoint = f"stage-{stage.name}"
         if stage.stateful is not None and not self.checkpoint.exists(checkpoint):
-            partitions = int(self.spark.conf.get(SHUFFLE_PARTITIONS) or 0)
+            setting = self.spark.conf.get(SHUFFLE_PARTITIONS) or ""
+            partitions = int(setting) if setting.isdecimal() else 0  # Databricks knows `auto`
             cores = self.spark.sparkContext.defaultParallelism
             place = self.checkpoint.location(checkpoint)
             if warning := too_many_partitions(stage.name, partitions, cores, place):
