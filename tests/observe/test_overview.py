@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kohort import TopicPartition
 from kohort.observe.overview import Evidence, Health, overview, refined
 from tests.observe.worlds import look, member, seen, snapshot
@@ -69,3 +71,44 @@ def test_the_time_of_a_record_is_exact_and_more_evidence_changes_one_group_alone
     nothing = refined(found, before, Evidence(nothing_to_read={"a": {tp}}))
     assert nothing.groups["a"].line.health is Health.READ
     assert nothing.groups["a"].lags[tp].time.value == 0
+
+
+def test_a_group_that_rebalances_again_and_again_and_reads_nothing_is_named() -> None:
+    """As `kohort group why` names it; each rebalance counts once, however long it lasts."""
+    states = ["Stable", "PreparingRebalance", "CompletingRebalance"] * 7
+    before, line = None, None
+    for number, state in enumerate(states):
+        at_s = number * 10
+        one = look(at_s, "g", {AT: seen(5, 50 + number)}, TILL)
+        now = snapshot(at_s, replace(one, group=replace(one.group, state=state)))
+        line = overview(now, before, Evidence(), line)
+        before = now
+    assert line is not None
+    assert len(line.lines[0].rebalances_ms) == 7
+    verdict = line.groups["g"].verdict
+    assert verdict is not None
+    assert any("7 rebalances in the last minutes" in concern for concern in verdict.concerns)
+
+
+def test_members_that_exchange_partitions_and_read_on_raise_no_concern() -> None:
+    before, found = None, None
+    for number in range(8):
+        who = member(f"till-{number % 2}", AT)
+        now = snapshot(number * 10, look(number * 10, "g", {AT: seen(5 + number, 50)}, who))
+        found = overview(now, before, Evidence(), found)
+        before = now
+    assert found is not None
+    assert len(found.lines[0].rebalances_ms) == 7
+    verdict = found.groups["g"].verdict
+    assert verdict is not None
+    assert not any("rebalances" in concern for concern in verdict.concerns)
+
+
+def test_old_rebalances_are_forgotten() -> None:
+    first = snapshot(0, look(0, "g", {AT: seen(5, 50)}, TILL))
+    second = snapshot(10, look(10, "g", {AT: seen(5, 50)}, member("other", AT)))
+    third = snapshot(400, look(400, "g", {AT: seen(5, 50)}, member("other", AT)))
+    one = overview(first, None, Evidence())
+    two = overview(second, first, Evidence(), one)
+    three = overview(third, second, Evidence(), two)
+    assert [o.lines[0].rebalances_ms for o in (one, two, three)] == [(), (10_000,), ()]

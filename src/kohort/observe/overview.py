@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kohort.observe.lag import ZERO, Figure, Total, records_behind, time_behind, total, worst
 from kohort.observe.trend import Sample, Trend, trend
-from kohort.observe.verdicts import State, Verdict, judge
+from kohort.observe.verdicts import REBALANCING, State, Verdict, judge
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import GroupListing
@@ -45,6 +46,8 @@ WORDS: Final = {
     State.MOVING: Health.MOVING,
     State.CAUGHT_UP: Health.READ,
 }
+RECENT_MS: Final = 300_000
+"""For so long a rebalance counts as recent."""
 _MEANING: Final = {
     Health.READ: "everything is read",
     Health.MOVING: "records are read and committed",
@@ -63,6 +66,7 @@ class GroupLine:
         since_ms: since when the health is this one; None when not known.
         changed_ms: when members or their partitions were last seen to change; None: not since the
             first look.
+        rebalances_ms: when rebalances were seen between two looks, the recent ones.
         error: why the group could not be described; empty otherwise.
     """
 
@@ -81,6 +85,7 @@ class GroupLine:
     since_ms: int | None = None
     error: str = ""
     changed_ms: int | None = None
+    rebalances_ms: tuple[int, ...] = ()
 
     @property
     def severity(self) -> tuple[int, int, int, str]:
@@ -165,11 +170,19 @@ def overview(
     Returns:
         The groups, and a line for each.
     """
+    known = {line.group: line for line in previous.lines} if previous else {}
+    looks: Mapping[str, Look] = previous.snapshot.groups if previous else {}
     views = {
-        name: _view(name, look, now.at_ms, before.groups.get(name) if before else None, evidence)
+        name: _view(
+            name,
+            look,
+            now.at_ms,
+            before.groups.get(name) if before else None,
+            evidence,
+            _rebalances(known.get(name), looks.get(name), look, now.at_ms),
+        )
         for name, look in now.groups.items()
     }
-    known = {line.group: line for line in previous.lines} if previous else {}
 
     def lasting(line: GroupLine) -> GroupLine:
         return _lasting(line, known.get(line.group), previous, now)
@@ -190,6 +203,21 @@ def _lasting(
     before, after = previous.snapshot.groups.get(line.group), now.groups.get(line.group)
     moved = before is not None and after is not None and _owners(before) != _owners(after)
     return replace(line, since_ms=since_ms, changed_ms=now.at_ms if moved else was.changed_ms)
+
+
+def _rebalances(
+    line: GroupLine | None, before: Look | None, now: Look, at_ms: int
+) -> tuple[int, ...]:
+    """When rebalances were seen; one that lasts over several looks counts once."""
+    recent = tuple(at for at in (line.rebalances_ms if line else ()) if at > at_ms - RECENT_MS)
+    if before is None or before.group.state in REBALANCING:
+        return recent
+    begun = now.group.state in REBALANCING or _owners(before) != _owners(now)
+    return (*recent, at_ms) if begun else recent
+
+
+def _clock(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
 def _owners(look: Look) -> dict[str, tuple[TopicPartition, ...]]:
@@ -215,12 +243,20 @@ def _not_described(name: str, why: str) -> GroupLine:
     )
 
 
-def _view(name: str, look: Look, at_ms: int, before: Look | None, evidence: Evidence) -> GroupView:
+def _view(
+    name: str,
+    look: Look,
+    at_ms: int,
+    before: Look | None,
+    evidence: Evidence,
+    rebalances_ms: tuple[int, ...],
+) -> GroupView:
     nothing = evidence.nothing_to_read.get(name, ())
     verdict = None
     if before is not None:
         mine = [one for one in evidence.transactions if one.partition in look.partitions]
-        verdict = judge(before, look, mine, (), nothing_to_read=nothing)
+        seen = [_clock(at) for at in rebalances_ms]
+        verdict = judge(before, look, mine, seen, nothing_to_read=nothing)
     lags = {tp: _lag(name, tp, look, at_ms, evidence) for tp in look.partitions}
     lag, time_lag = total(x.records for x in lags.values()), worst(x.time for x in lags.values())
     sample = Sample(
@@ -246,6 +282,7 @@ def _view(name: str, look: Look, at_ms: int, before: Look | None, evidence: Evid
         health,
         why,
         trend([*evidence.samples.get(name, ()), sample]),
+        rebalances_ms=rebalances_ms,
     )
     return GroupView(line, look, verdict, lags, sample)
 
