@@ -5,11 +5,19 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from kohort.spark.interrupts import quiet_py4j, stopped_by_signals
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """As in a program at a terminal; a worker of pytest-xdist ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def run_with(signals: list[signal.Signals], stop: Callable[[], None], after: list[str]) -> None:
