@@ -104,8 +104,8 @@ class PipelineStages:
         """The intermediate topics, with the source topic whose partitions they follow."""
         found: dict[str, str] = {}
         for stage in self.stages:
-            for node in stage.hands_on:
-                found[intermediate_topic(self.pipeline.name, node)] = self._first_topic(stage)
+            for topic in stage.handed_to(self.pipeline.name):
+                found[topic] = self._first_topic(stage)
         return found
 
     def _first_topic(self, stage: Stage) -> str:
@@ -178,10 +178,16 @@ class PipelineStages:
         """What a stage reads, and the delays of the retry topics among it."""
         pipeline = self.pipeline
         if stage.stateful is not None:
-            return [intermediate_topic(pipeline.name, name) for name in stage.reads], {}
+            return [self._read_from(stage, name) for name in stage.reads], {}
         bases = [pipeline.graph.sources[name].topic for name in stage.reads]
         delays = {t: ms for b in bases for t, ms in pipeline.topics[b].delays_ms.items()}
         return [*bases, *delays], delays
+
+    def _read_from(self, stage: Stage, node: str) -> str:
+        """The intermediate topic from which a stage reads the rows of a node."""
+        before = next(s for s in self.stages if node in s.hands_on)
+        first = before.readers[node][0] == stage.name
+        return intermediate_topic(self.pipeline.name, node, "" if first else stage.name)
 
     def _frame(self, stage: Stage, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
         if stage.stateful is None:

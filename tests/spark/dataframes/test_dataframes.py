@@ -121,3 +121,56 @@ def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job
     job.pipeline = job.made()
     with pytest.raises(Exception, match="The state of a query is part of its checkpoint"):
         job.pipeline.run("available_now", spark=spark, max_restarts=0)
+
+
+def test_two_steps_that_keep_state_read_the_rows_of_one(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Both see every row once; it was two queries that moved one position."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    from kohort import Producer
+    from kohort.retry.stores import open_store
+    from kohort.spark import Pipeline, SetupStore
+
+    orders = topic(2)
+    pipeline = Pipeline(
+        "two-readers",
+        store=f"sqlite:///{tmp_path / 'two.db'}",
+        checkpoint=tmp_path / "checkpoint",
+        bootstrap_servers=cluster.bootstrap,
+        max_offsets_per_trigger=40,
+    )
+    pipeline.source(orders, name="orders", schema="item STRING, amount INT")
+
+    @pipeline.setup
+    def tables(store: SetupStore) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS sums (item TEXT PRIMARY KEY, amount BIGINT)")
+        store.run("CREATE TABLE IF NOT EXISTS counts (item TEXT PRIMARY KEY, orders BIGINT)")
+
+    @pipeline.step
+    def clean(orders: DataFrame) -> DataFrame:
+        return orders.transform(pipeline.reject(F.col("amount") < 0, "negative"))
+
+    @pipeline.table("sums", key="item")
+    def sums(clean: DataFrame) -> DataFrame:
+        return clean.groupBy("item").agg(F.sum("amount").alias("amount"))
+
+    @pipeline.table("counts", key="item")
+    def counts(clean: DataFrame) -> DataFrame:
+        return clean.groupBy("item").agg(F.count("*").alias("orders"))
+
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(120):
+            amount = -1 if number % 10 == 9 else number
+            producer.send(orders, b'{"item": "nut", "amount": %d}' % amount)
+    pipeline.run("until_idle", spark=spark, max_restarts=0)
+    store = open_store(f"sqlite:///{tmp_path / 'two.db'}")
+    try:
+        assert store.query("SELECT * FROM sums") == [
+            ("nut", sum(n for n in range(120) if n % 10 != 9))
+        ]
+        assert store.query("SELECT * FROM counts") == [("nut", 108)]
+    finally:
+        store.close()

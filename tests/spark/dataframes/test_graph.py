@@ -179,3 +179,16 @@ def test_the_subject_of_a_source_is_its_topics() -> None:
     decoded = ValueFormat.of("rows", "t", {"format": "avro", "schema_registry": "http://r"}).decoded
     assert decoded is not None
     assert (decoded.subject, decoded.schema, decoded.evolution) == ("t-value", None, "ignore")
+
+
+def test_each_reader_of_handed_on_rows_has_a_topic_of_its_own() -> None:
+    """Positions are kept by topic: two queries over one topic would move each other's."""
+    made = graph("a")
+    add(made, "clean(a)", table("t"))
+    add(made, "sums(clean)", table("sums", "k"))
+    add(made, "counts(clean)", table("counts", "k"))
+    stages = made.stages({"clean": False, "sums": True, "counts": True})
+    assert stages[0].handed_to("p") == {
+        "kohort.p.clean.intermediate": "clean",
+        "kohort.p.clean.counts.intermediate": "clean",
+    }

@@ -139,6 +139,8 @@ class Stage:
         steps: in the order of computation.
         stateful: the step that keeps state; None for a stage of narrow steps.
         hands_on: nodes of this stage that other stages read, by intermediate topics.
+        readers: by such a node, the stages that read it. Each has an intermediate topic of its own,
+            because positions are kept by topic and partition.
     """
 
     name: str
@@ -146,6 +148,15 @@ class Stage:
     steps: list[Step] = field(default_factory=list[Step])
     stateful: Step | None = None
     hands_on: list[str] = field(default_factory=list[str])
+    readers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def handed_to(self, pipeline: str) -> dict[str, str]:
+        """The intermediate topics that this stage fills, with the node whose rows each has."""
+        return {
+            intermediate_topic(pipeline, node, reader if number else ""): node
+            for node in self.hands_on
+            for number, reader in enumerate(self.readers[node])
+        }
 
     @property
     def targets(self) -> list[Step]:
@@ -158,9 +169,10 @@ def identifier(topic: str) -> str:
     return _NOT_IN_NAMES.sub("_", topic)
 
 
-def intermediate_topic(pipeline: str, node: str) -> str:
-    """Where a stage hands on the rows of one of its nodes."""
-    return topic_name(f"kohort.{_NOT_IN_NAMES.sub('_', pipeline)}", node, "intermediate")
+def intermediate_topic(pipeline: str, node: str, reader: str = "") -> str:
+    """Where a stage hands on the rows of one of its nodes; `reader` is "" for the first reader."""
+    rows = f"{node}.{reader}" if reader else node
+    return topic_name(f"kohort.{_NOT_IN_NAMES.sub('_', pipeline)}", rows, "intermediate")
 
 
 class Graph:
@@ -293,12 +305,14 @@ class Graph:
                 for name in rows:
                     if name not in at[name].hands_on:
                         at[name].hands_on.append(name)
+                    at[name].readers.setdefault(name, []).append(step.name)
                 continue
             joined = _merged(step, [at[name] for name in rows])
             for other in [s for s in stages if s is not joined and s in [at[n] for n in rows]]:
                 joined.reads += other.reads
                 joined.steps += other.steps
                 joined.hands_on += other.hands_on
+                joined.readers |= other.readers
                 stages.remove(other)
                 at = {n: joined if s is other else s for n, s in at.items()}
             joined.steps.append(step)

@@ -35,7 +35,6 @@ from kohort.spark.dataframes.graph import (
     Step,
     TableTarget,
     TopicTarget,
-    intermediate_topic,
 )
 from kohort.spark.dataframes.isolating import RowFailure
 from kohort.spark.dataframes.judging import Judgement, Place
@@ -387,10 +386,11 @@ class StageFunction:
             assert isinstance(target, TopicTarget), "chosen so"
             rows = output(step.name, "topic", lambda f, key=target.key: as_records(f, key))
             parts.append(self._part(TopicOutput(target.topic, (), client, **target.options), rows))
-        for node in filter(is_filled, self._stage.hands_on):
-            topic = intermediate_topic(self._setting.pipeline, node)
+        for topic, node in self._stage.handed_to(self._setting.pipeline).items():
+            if not is_filled(node):
+                continue
             written = TopicOutput(topic, (), client, compression=INTERMEDIATE_COMPRESSION)
-            parts.append(self._part(written, output(node, "handed on", handed_on)))
+            parts.append(self._part(written, output(node, f"handed on to {topic}", handed_on)))
         return parts
 
     def _copies(self, rows: DataFrame) -> TopicPart:
@@ -451,7 +451,7 @@ class StageFunction:
 
     def _all_topics(self) -> list[str]:
         own = [s.target.topic for s in self._topic_steps if isinstance(s.target, TopicTarget)]
-        handed = [intermediate_topic(self._setting.pipeline, n) for n in self._stage.hands_on]
+        handed = self._stage.handed_to(self._setting.pipeline)
         return [*own, *handed, *([] if self._stage.stateful else self._copy_topics())]
 
     def _policy(self) -> FencePolicy:
