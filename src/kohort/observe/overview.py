@@ -47,7 +47,7 @@ WORDS: Final = {
     State.CAUGHT_UP: Health.READ,
 }
 RECENT_MS: Final = 300_000
-"""For so long a rebalance counts as recent."""
+"""The age up to which a rebalance counts as recent."""
 _MEANING: Final = {
     Health.READ: "everything is read",
     Health.MOVING: "records are read and committed",
