@@ -5,26 +5,18 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
-import json
-import os
-import signal
-import subprocess
-import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kohort import Consumer, Producer
-from kohort.client.common.types import TopicPartition
-from kohort.retry.stores import open_store
 from kohort.testing import Cluster
+from tests.examples.cluster_run import ClusterRun, Row
 from tests.java import skip_without
-from tests.patience import until
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -35,7 +27,6 @@ LATE, NEVER = "Venezuela", "Japan"
 """Players of these countries are made known after the first kill, or not at all."""
 ERA = dt.timedelta(days=1461)
 EPOCH = dt.datetime.fromisoformat("1970-01-01")
-Row = dict[str, Any]
 
 
 def table(name: str) -> Iterator[dict[str, str]]:
@@ -93,78 +84,6 @@ def people() -> list[Row]:
     ]
 
 
-class Run:
-    """Topics, a database, and drivers of the example."""
-
-    def __init__(self, cluster: Cluster, url: str, directory: Path) -> None:
-        self.cluster, self.url, self.directory = cluster, url, directory
-        for topic, partitions in PARTITIONS.items():
-            cluster.create_topic(topic, partitions=partitions)
-
-    def send(self, topic: str, rows: Iterable[Row]) -> None:
-        with Producer(bootstrap_servers=self.cluster.bootstrap) as producer:
-            for row in rows:
-                producer.send(topic, json.dumps(row).encode(), row["player"].encode())
-
-    def begin(self, master: str) -> subprocess.Popen[bytes]:
-        command = ["pipeline", "run", str(EXAMPLE), "--master", master, "--mode", "until_idle"]
-        with (self.directory / "log").open("ab") as log:
-            return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "kohort", *command),
-                    *("--conf", "spark.sql.shuffle.partitions=2"),
-                ],
-                cwd=self.directory,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={
-                    **os.environ,
-                    "BASEBALL_STORE": self.url,
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    "KOHORT_BOOTSTRAP_SERVERS": self.cluster.bootstrap,
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                },
-            )
-
-    def kill_when(self, master: str, sql: str) -> None:
-        """Run a driver until a query says more than nothing, then kill -9."""
-        driver = self.begin(master)
-        try:
-            until(lambda: self.some(sql) or driver.poll() is not None, sql, patience_s=400)
-            assert driver.poll() is None, self.log()
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-
-    def log(self) -> str:
-        return (self.directory / "log").read_text()[-4_000:]
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        store = open_store(self.url)
-        try:
-            return store.query(sql)
-        finally:
-            store.close()
-
-    def some(self, sql: str) -> bool:
-        there = self.query("SELECT 1 WHERE to_regclass('eras') IS NOT NULL")
-        return bool(there and self.query(sql)[0][0])
-
-    def paid(self) -> Iterator[Row]:
-        at = [TopicPartition("paid", p) for p in range(PARTITIONS["paid"])]
-        with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        ) as consumer:
-            consumer.assign(at)
-            ends = consumer.end_offsets(at)
-            while any(consumer.position(tp) < end for tp, end in ends.items()):
-                yield from (json.loads(r.value or b"") for r in consumer.poll(1))
-
-
 @pytest.mark.spark
 @pytest.mark.postgres
 @pytest.mark.nightly
@@ -178,18 +97,27 @@ def test_killed_on_a_cluster_and_resumed_it_is_exact(
     from tests.spark.standalone import standalone
 
     with Cluster() as cluster, standalone(tmp_path, workers=2, cores=1) as spark:
-        run = Run(cluster, postgres.new_database(), tmp_path)
-        run.send("people", (p for p in people() if p["country"] not in (LATE, NEVER)))
-        run.send("batting", batting())
-        run.send("salaries", salaries())
-        run.kill_when(spark.url, "SELECT count(*) FROM hitters")
-        run.send("people", (p for p in people() if p["country"] == LATE))
-        run.kill_when(spark.url, "SELECT count(*) FROM eras")
-        assert run.begin(spark.url).wait(900) == 0, run.log()
+        run = ClusterRun(
+            cluster,
+            postgres.new_database(),
+            tmp_path,
+            file=EXAMPLE,
+            store="BASEBALL_STORE",
+            topics=PARTITIONS,
+            options=("--conf", "spark.sql.shuffle.partitions=2"),
+        )
+        known = (p for p in people() if p["country"] not in (LATE, NEVER))
+        run.send("people", known, "player")
+        run.send("batting", batting(), "player")
+        run.send("salaries", salaries(), "player")
+        run.kill_when_filled(spark.url, "hitters", 400)
+        run.send("people", (p for p in people() if p["country"] == LATE), "player")
+        run.kill_when_filled(spark.url, "eras", 400)
+        run.finish(spark.url, 900)
         check(run)
 
 
-def check(run: Run) -> None:
+def check(run: ClusterRun) -> None:
     """Tables, topic and dead letters are what the data set says, once each."""
     names = {p["player"]: p["name"] for p in people() if p["country"] != NEVER}
     hitters = [b for b in batting() if b["at_bats"] and b["player"] in names]
@@ -213,7 +141,7 @@ def check(run: Run) -> None:
     check_paid(run, names, hitters)
 
 
-def check_failed(run: Run, names: dict[str, str]) -> None:
+def check_failed(run: ClusterRun, names: dict[str, str]) -> None:
     failed = Counter[str]()
     for b in batting():
         if not b["at_bats"]:
@@ -228,7 +156,7 @@ def check_failed(run: Run, names: dict[str, str]) -> None:
     assert all(failed.values()), "each reason has cases"
 
 
-def check_paid(run: Run, names: dict[str, str], hitters: list[Row]) -> None:
+def check_paid(run: ClusterRun, names: dict[str, str], hitters: list[Row]) -> None:
     pay = {(s["player"], s["season"], s["team"]): s["salary"] for s in salaries() if s["salary"]}
     expected = Counter(
         (b["player"], names[b["player"]], stamp(b), b["stint"], b["team"], b["home_runs"], salary)
@@ -237,7 +165,7 @@ def check_paid(run: Run, names: dict[str, str], hitters: list[Row]) -> None:
     )
     read = Counter(
         (r["player"], r["name"], stamp(r), r["stint"], r["team"], r["home_runs"], r["salary"])
-        for r in run.paid()
+        for r in run.committed("paid")
     )
     assert read == expected
     assert len(read) > 19_000

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kohort import Consumer, Producer
-from kohort.client.common.types import TopicPartition
-from kohort.retry.stores import open_store
 from kohort.testing import Cluster
+from tests.examples.cluster_run import ClusterRun
 from tests.java import skip_without
-from tests.patience import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from tests.postgres import PostgresServer
@@ -42,67 +34,6 @@ def measured() -> Iterator[Reading]:
             yield city, stamp, float(row["temp"])
 
 
-class Run:
-    """Topics, a database, and drivers of the example."""
-
-    def __init__(self, cluster: Cluster, url: str, directory: Path) -> None:
-        self.cluster, self.url, self.directory = cluster, url, directory
-        cluster.create_topic("measured", partitions=2)
-        cluster.create_topic("cities", partitions=1)
-        cluster.create_topic("hot_hours", partitions=2)
-
-    def send(self, topic: str, *rows: dict[str, Any]) -> None:
-        with Producer(bootstrap_servers=self.cluster.bootstrap) as producer:
-            for row in rows:
-                producer.send(topic, json.dumps(row).encode(), row["city"].encode())
-            producer.flush()
-
-    def begin(self, master: str) -> subprocess.Popen[bytes]:
-        command = ["pipeline", "run", str(EXAMPLE), "--master", master, "--mode", "until_idle"]
-        return subprocess.Popen(
-            [sys.executable, "-m", "kohort", *command],
-            cwd=self.directory,
-            stdout=(self.directory / "out").open("ab"),
-            stderr=(self.directory / "log").open("ab"),
-            start_new_session=True,
-            env={
-                **os.environ,
-                "TEMPERATURES_STORE": self.url,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "KOHORT_BOOTSTRAP_SERVERS": self.cluster.bootstrap,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-            },
-        )
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        store = open_store(self.url)
-        try:
-            return store.query(sql)
-        finally:
-            store.close()
-
-    def loaded(self) -> int:
-        if not self.query("SELECT 1 WHERE to_regclass('readings') IS NOT NULL"):
-            return 0
-        return int(self.query("SELECT count(*) FROM readings")[0][0])
-
-    def hot_hours(self) -> list[tuple[str, float]]:
-        at = [TopicPartition("hot_hours", p) for p in range(2)]
-        found: list[tuple[str, float]] = []
-        with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        ) as consumer:
-            consumer.assign(at)
-            ends = consumer.end_offsets(at)
-            while any(consumer.position(tp) < end for tp, end in ends.items()):
-                rows = [json.loads(r.value or b"") for r in consumer.poll(1)]
-                found += [(row["city"], row["temp"]) for row in rows]
-        return found
-
-
 @pytest.mark.spark
 @pytest.mark.postgres
 @pytest.mark.nightly
@@ -117,22 +48,25 @@ def test_killed_on_a_cluster_and_resumed_it_is_exact(
     readings = list(measured())
     assert len(readings) == 17_518
     with Cluster() as cluster, standalone(tmp_path, workers=2, cores=1) as spark:
-        run = Run(cluster, postgres.new_database(), tmp_path)
-        run.send("cities", {"city": "Seattle", "state": "WA"})
+        run = ClusterRun(
+            cluster,
+            postgres.new_database(),
+            tmp_path,
+            file=EXAMPLE,
+            store="TEMPERATURES_STORE",
+            topics={"measured": 2, "cities": 1, "hot_hours": 2},
+            options=("--conf", "spark.sql.shuffle.partitions=2"),
+        )
+        run.send("cities", [{"city": "Seattle", "state": "WA"}], "city")
         rows = [{"city": c, "at": at.isoformat(), "temp": temp} for c, at, temp in readings]
-        run.send("measured", *rows, *[{"city": "Seattle", "at": None}] * BROKEN)
-        driver = run.begin(spark.url)
-        until(lambda: run.loaded() > 0 or driver.poll() is not None, "the first rows", PATIENCE_S)
-        assert driver.poll() is None, (tmp_path / "log").read_text()[-4_000:]
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-        run.send("cities", {"city": "San Francisco", "state": "CA"})
-        driver = run.begin(spark.url)
-        assert driver.wait(600) == 0, (tmp_path / "log").read_text()[-4_000:]
+        run.send("measured", [*rows, *[{"city": "Seattle", "at": None}] * BROKEN], "city")
+        run.kill_when_filled(spark.url, "readings", 400)
+        run.send("cities", [{"city": "San Francisco", "state": "CA"}], "city")
+        run.finish(spark.url, 600)
         check(run, readings)
 
 
-def check(run: Run, readings: list[Reading]) -> None:
+def check(run: ClusterRun, readings: list[Reading]) -> None:
     """Tables and topic are what the data set says, once each."""
     states = {city: state for city, (_, state) in CITIES.items()}
     table = run.query("SELECT city, state, at, temp FROM readings")
@@ -145,7 +79,7 @@ def check(run: Run, readings: list[Reading]) -> None:
         key: (min(temps), max(temps), len(temps)) for key, temps in days.items()
     }
     hot = Counter((city, temp) for city, _, temp in readings if temp > 70)
-    assert Counter(run.hot_hours()) == hot
+    assert Counter((r["city"], r["temp"]) for r in run.committed("hot_hours")) == hot
     failed = run.query(
         "SELECT reason, count(*) FROM kohort_ledger WHERE status = 'failed' GROUP BY 1"
     )

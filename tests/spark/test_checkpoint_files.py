@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kohort.errors import ProtocolError
-from kohort.spark.checkpoint import begin_anew_for_other_topics, topics_of
+from kohort.errors import ConfigError, ProtocolError
+from kohort.spark.checkpoint import begin_anew_for_other_topics, check_topics, topics_of
 from kohort.spark.checkpoint_files import CheckpointFiles, LocalFiles, checkpoint_files
 from kohort.spark.stages import read_range
 from tests.spark.dataframes.job import Job
@@ -39,6 +39,17 @@ def test_a_checkpoint_of_other_topics_is_begun_anew(files: CheckpointFiles, tmp_
     assert begin_anew_for_other_topics(files, "source", ["a"])
     assert not (tmp_path / "source").exists()
     assert files.location("source").endswith(f"{tmp_path}/source")
+
+
+def test_a_state_is_of_the_topics_that_it_was_made_of(files: CheckpointFiles) -> None:
+    """Other ones would be counted into it, and what it has not read yet would be lost."""
+    check_topics(files, "stage-sums", "sums", ["b", "a"])
+    check_topics(files, "stage-sums", "sums", ["c"])  # nothing has run yet
+    files.write("stage-sums/offsets/0", "v1")
+    check_topics(files, "stage-sums", "sums", ["c"])
+    with pytest.raises(ConfigError, match="has kept state of c and would read d now"):
+        check_topics(files, "stage-sums", "sums", ["d"])
+    check_topics(files, "stage-sums", "sums", ["c"])
 
 
 def test_the_offsets_of_a_batch_are_read_from_sparks_log(files: CheckpointFiles) -> None:

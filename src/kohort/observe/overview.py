@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kohort.observe.lag import ZERO, Figure, Total, records_behind, time_behind, total, worst
 from kohort.observe.trend import Sample, Trend, trend
-from kohort.observe.verdicts import REBALANCING, State, Verdict, judge
+from kohort.observe.verdicts import REBALANCING, RECENT_MS, State, Verdict, judge
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import GroupListing
@@ -46,8 +46,6 @@ WORDS: Final = {
     State.MOVING: Health.MOVING,
     State.CAUGHT_UP: Health.READ,
 }
-RECENT_MS: Final = 300_000
-"""The age up to which a rebalance counts as recent."""
 _MEANING: Final = {
     Health.READ: "everything is read",
     Health.MOVING: "records are read and committed",

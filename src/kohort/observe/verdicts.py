@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 HOT_SHARE: Final = 0.8
 """Of all lag in one of several partitions: its keys are not spread, or its records are slow."""
 REBALANCES_MANY: Final = 6
-"""In some minutes; a roll-out of a few members has fewer."""
+"""Within `RECENT_MS`; a roll-out of a few members has fewer."""
+RECENT_MS: Final = 300_000
+"""The age up to which a rebalance counts."""
 HOT_LEAST: Final = 100
 """A lag this small is no trouble."""
 NAMES_SHOWN: Final = 5

@@ -119,6 +119,23 @@ def begin_anew_for_other_topics(files: CheckpointFiles, name: str, topics: Itera
     return stale
 
 
+def check_topics(files: CheckpointFiles, name: str, step: str, topics: Iterable[str]) -> None:
+    """Note what a step that keeps state reads; its state is of those topics.
+
+    Raises ConfigError when its checkpoint is of others.
+    """
+    names, before = sorted(topics), _topics(files, name)
+    if before is not None and before != names and files.exists(name):
+        raise ConfigError(
+            f"step {step} has kept state of {', '.join(before)} and would read {', '.join(names)} "
+            "now: its inputs were changed, or a step that reads the same rows was put before it. "
+            "Nothing was read. Put the steps back (a further reader goes below), or rebuild the "
+            "tables with a pipeline of another name (kohort pipeline replay)"
+        )
+    if before != names:
+        files.write(f"{name}.topics", json.dumps(names))
+
+
 def _topics(files: CheckpointFiles, name: str) -> list[str] | None:
     try:
         value: Any = json.loads(files.read(f"{name}.topics") or "null")

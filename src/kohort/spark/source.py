@@ -8,7 +8,7 @@ Rules (spec 6.1, 6.7):
   use and lives as long as the query; executors only fetch what an input partition names.
 - The input partition and the options contain everything that `read` needs.
 - Clients are imported where they are used: Spark asks for name, schema and reader in processes that
-  end without connecting, and each of them would import for a second.
+  end without connecting, and each of them would import for a quarter of a second.
 """
 
 # pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
@@ -19,7 +19,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -57,15 +57,13 @@ from kohort.spark.worker import keep_value, settle_down
 from kohort.spark.worker.closed_pipes import ignore_closed_pipes_of_this_worker
 
 if TYPE_CHECKING:
-    from kohort.retry.asking import Stamped
+    from kohort.retry.cluster_port import ClusterPort
     from kohort.spark.planner import Planner
     from kohort.spark.sink import RecordSink, Sent
 
 log = logging.getLogger("kohort.spark")
 ignore_closed_pipes_of_this_worker()
 NAME = "kohort"
-ByTime = Callable[[Mapping[TopicPartition, int]], "dict[TopicPartition, Stamped]"]
-"""The first record at or after a time, by partition."""
 
 
 class Ranges(InputPartition):
@@ -244,7 +242,7 @@ class BatchReader(DataSourceReader):
             planner = Planner(options, port, now_ms, default_tasks())
             start = planner.initial()
             spans = self._seeks.spans(
-                self._spans(planner, start, port.by_time),
+                self._spans(planner, start, port),
                 lambda times: {at: s.offset for at, s in port.by_time(times).items()},
             )
         finally:
@@ -259,7 +257,7 @@ class BatchReader(DataSourceReader):
         # Spark refuses a read without partitions; one without ranges gives no rows.
         return [Ranges(spans) for spans in tasks] or [Ranges([])]
 
-    def _spans(self, planner: Planner, start: Position, by_time: ByTime) -> list[Range]:
+    def _spans(self, planner: Planner, start: Position, port: ClusterPort) -> list[Range]:
         from kohort.spark.planner import check_named, times_of
 
         options = self._options
@@ -267,7 +265,7 @@ class BatchReader(DataSourceReader):
         if options.ending_ms is not None:
             if isinstance(options.ending_ms, dict):
                 check_named(options.ending_ms, list(stop), "endingOffsetsByTimestamp")
-            found = by_time(times_of(list(stop), options.ending_ms))
+            found = port.by_time(times_of(list(stop), options.ending_ms))
             stop = {at: s.offset if s.offset >= 0 else stop[at] for at, s in found.items()}
         elif isinstance(options.ending, dict):
             check_named(options.ending, list(stop), "endingOffsets")

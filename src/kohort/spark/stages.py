@@ -23,12 +23,13 @@ from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
 from kohort.retry.topics import TopicSpec
+from kohort.spark.checkpoint import check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import taken_up
 from kohort.spark.dataframes.failing import RetrySpec
-from kohort.spark.dataframes.graph import Graph, Stage, intermediate_topic, mode_of
+from kohort.spark.dataframes.graph import Graph, Stage, mode_of
 from kohort.spark.dataframes.plans import emits_without_rows
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
 from kohort.spark.formats.rows import SourceRows, to_option
@@ -129,6 +130,8 @@ class PipelineStages:
         pipeline = self.pipeline
         topics, delays = self.topics_of(stage)
         checkpoint = f"stage-{stage.name}"
+        if stage.stateful is not None:
+            check_topics(self.checkpoint, checkpoint, stage.name, topics)
         if stage.stateful is not None and not self.checkpoint.exists(checkpoint):
             setting = self.spark.conf.get(SHUFFLE_PARTITIONS) or ""
             partitions = int(setting) if setting.isdecimal() else 0  # Databricks knows `auto`
@@ -186,8 +189,7 @@ class PipelineStages:
     def _read_from(self, stage: Stage, node: str) -> str:
         """The intermediate topic from which a stage reads the rows of a node."""
         before = next(s for s in self.stages if node in s.hands_on)
-        first = before.readers[node][0] == stage.name
-        return intermediate_topic(self.pipeline.name, node, "" if first else stage.name)
+        return before.topic_for(self.pipeline.name, node, stage.name)
 
     def _frame(self, stage: Stage, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
         if stage.stateful is None:

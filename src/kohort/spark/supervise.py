@@ -311,7 +311,7 @@ class Supervisor:
     def _await_sources(self, query: Any) -> None:
         """Wait until a query reads, has failed, or the run is asked to stop.
 
-        Spark gives a process of a source ten seconds to connect. Those of all stages at once need
+        Spark gives a process of a source ten seconds to connect. Those of all queries at once need
         longer on a few busy cores.
         """
         while not self._pipeline.stopping and initializes(query):
@@ -360,6 +360,7 @@ class Supervisor:
                 # Pools share the cores: a retry that is due does not queue behind source batches.
                 spark.sparkContext.setLocalProperty(POOL, f"kohort {pipeline.name} {label}")
                 queries.append(writer.start())
+                self._await_sources(queries[-1])
         except BaseException:  # stop what was started after any error
             _stop(queries)
             raise

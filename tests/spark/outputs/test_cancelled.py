@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from kohort.errors import UsageError
+from kohort.errors import KohortError
 from kohort.spark.outputs.cancelled import cut_off, is_cancelled
 
 # As Spark 4 looks for an interruption in the text of a Python function's error (StreamExecution).
@@ -24,7 +24,7 @@ def test_spark_sees_an_interruption_in_the_text() -> None:
             raise cause
         except RuntimeError:
             raise cut_off("batch 3 of query q") from None
-    except UsageError as error:
+    except KohortError as error:
         text = "".join(traceback.format_exception(error))
     found = INTERRUPTION.search(text)
     assert found is not None

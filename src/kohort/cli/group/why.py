@@ -48,8 +48,6 @@ COLUMNS = (
     "written_per_s",
     "why",
 )
-RECENT_MS: Final = 300_000
-"""Rebalances that are younger are counted."""
 REASONS_SHOWN: Final = 10
 PARTITIONS_SHOWN: Final = 10
 """In text; JSON and CSV hold all."""
@@ -145,6 +143,7 @@ def _history(admin: Admin, group: str, client: Client, *, in_doubt: bool) -> Seq
     """
     from kohort.client.admin.group_timeline import read_rebalances
     from kohort.client.common.config import ConsumerConfig
+    from kohort.observe.verdicts import RECENT_MS
 
     remembered = admin.group_timeline(group)
     if remembered is not None or not in_doubt:
@@ -156,7 +155,9 @@ def _history(admin: Admin, group: str, client: Client, *, in_doubt: bool) -> Seq
 
 
 def _recent(history: Sequence[Rebalance]) -> list[str]:
-    """A line for each recent one; of one that was read from the log its begin is not known."""
+    """A line for each recent one; the log does not say when one began, so its end dates it."""
+    from kohort.observe.verdicts import RECENT_MS
+
     since_ms = _now_ms() - RECENT_MS
     dated = [(one.began_ms or one.joined_ms or one.settled_ms, one) for one in history]
     return [

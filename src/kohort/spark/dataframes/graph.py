@@ -138,24 +138,32 @@ class Stage:
             it reads.
         steps: in the order of computation.
         stateful: the step that keeps state; None for a stage of narrow steps.
-        hands_on: nodes of this stage that other stages read, by intermediate topics.
-        readers: by such a node, the stages that read it. Each has an intermediate topic of its own,
-            because positions are kept by topic and partition.
+        readers: by node that other stages read, those stages. Each has an intermediate topic of its
+            own, because positions are kept by topic and partition.
     """
 
     name: str
     reads: list[str]
     steps: list[Step] = field(default_factory=list[Step])
     stateful: Step | None = None
-    hands_on: list[str] = field(default_factory=list[str])
     readers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    @property
+    def hands_on(self) -> list[str]:
+        """The nodes that other stages read."""
+        return list(self.readers)
+
+    def topic_for(self, pipeline: str, node: str, reader: str) -> str:
+        """The intermediate topic from which a stage reads the rows of a node of this one."""
+        first = self.readers[node][0] == reader
+        return intermediate_topic(pipeline, node, "" if first else reader)
 
     def handed_to(self, pipeline: str) -> dict[str, str]:
         """The intermediate topics that this stage fills, with the node whose rows each has."""
         return {
-            intermediate_topic(pipeline, node, reader if number else ""): node
-            for node in self.hands_on
-            for number, reader in enumerate(self.readers[node])
+            self.topic_for(pipeline, node, reader): node
+            for node, readers in self.readers.items()
+            for reader in readers
         }
 
     @property
@@ -303,15 +311,12 @@ class Graph:
                 at[step.name] = Stage(step.name, rows, [step], step)
                 stages.append(at[step.name])
                 for name in rows:
-                    if name not in at[name].hands_on:
-                        at[name].hands_on.append(name)
                     at[name].readers.setdefault(name, []).append(step.name)
                 continue
             joined = _merged(step, [at[name] for name in rows])
             for other in [s for s in stages if s is not joined and s in [at[n] for n in rows]]:
                 joined.reads += other.reads
                 joined.steps += other.steps
-                joined.hands_on += other.hands_on
                 joined.readers |= other.readers
                 stages.remove(other)
                 at = {n: joined if s is other else s for n, s in at.items()}

@@ -11,6 +11,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from kohort.spark.outputs.kafka import TopicTransaction
     from kohort.spark.outputs.work import BatchWork
 
+log = logging.getLogger("kohort.spark")
 DEFAULT_TRANSACTION_TIMEOUT: Final = "5m"
 QUERY_ID: Final = "sql.streaming.queryId"
 
@@ -335,6 +337,7 @@ class BatchFunction:
             self.close()
             if not is_cancelled(error):
                 raise
+            log.debug("batch %d of query %s was cut off", batch_id, query, exc_info=True)
             raise cut_off(f"batch {batch_id} of query {query}") from None
         finally:
             work.close()

@@ -1,4 +1,4 @@
-"""A micro-batch whose query was stopped: the error that Spark takes for the end, not for a failure.
+"""A micro-batch whose query was stopped: an error that Spark takes for the end and no failure.
 
 Rules:
 - Spark looks for an interrupted call of the JVM in the text of a function's error, by a regular
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kohort.errors import KohortError, UsageError
+from kohort.errors import KohortError
 
 _INTERRUPTED: Final = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling a job: "
@@ -27,5 +27,8 @@ def is_cancelled(error: BaseException) -> bool:
 
 
 def cut_off(batch: object) -> KohortError:
-    """The error of a batch that does not end because its query ends."""
-    return UsageError(f"{batch} was cut off: its query is stopped ({_INTERRUPTED})")
+    """The error of a batch whose query was stopped, or whose job was cancelled."""
+    return KohortError(
+        f"{batch} was cut off: its query was stopped, or its job was cancelled. What it has not "
+        f"committed is read again ({_INTERRUPTED})"
+    )
