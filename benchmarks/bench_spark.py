@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kohort.client.producer.producer import Producer
 from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import Pipeline, Record, session
+from kohort.spark.admission import BATCH_RECORDS
 from kohort.spark.fetch import read_ranges
 from kohort.spark.offsets import Range
 from kohort.spark.options import parse_source
@@ -28,7 +29,7 @@ from kohort.testing import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTITIONS, ROWS, PIPELINE_ROWS = 8, 4_000_000, 500_000
+PARTITIONS, ROWS, PIPELINE_ROWS = 8, 4_000_000, 2_000_000
 WARM_UPS, RUNS = 2, 4
 TARGET_ROWS_A_SECOND = 1_000_000
 
@@ -128,7 +129,7 @@ def pipeline(spark: SparkSession, cluster: Cluster, work: Path) -> float:
         spark=spark,
         on_progress=lambda p: seen.append((time.monotonic(), p.done)),
     )
-    warm = made.max_offsets_per_trigger  # the first batch starts Spark's Python processes
+    warm = BATCH_RECORDS  # the first batch starts Spark's Python processes
     began = max(at for at, done in seen if done <= warm)
     ended = next(at for at, done in seen if done == PIPELINE_ROWS)
     return (ended - began) * PIPELINE_ROWS / (PIPELINE_ROWS - warm)

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
-from kohort.spark.admission import FIRST_RECORDS, Pace, aligned, limited, within_bytes
+from kohort.spark.admission import (
+    BATCH_RECORDS,
+    FIRST_RECORDS,
+    Pace,
+    aligned,
+    limited,
+    within_bytes,
+)
 from kohort.spark.options import parse_source
+from kohort.spark.supervise import HANDLER_BATCHES
 from tests.spark.test_planner import T0, T1, Clock, FakePort, planner
 
 partitions = st.dictionaries(
@@ -92,6 +100,20 @@ def test_the_planner_paces_its_batches() -> None:
     assert position.next[T0] == FIRST_RECORDS
     clock.now += 10_000
     assert query.latest(position).next[T0] == FIRST_RECORDS + FIRST_RECORDS // 10
+
+
+def test_batches_of_row_handlers_grow_and_a_slow_start_does_not_shrink_them() -> None:
+    """The first batch starts Python processes, which says nothing about the next one."""
+    port, clock = FakePort({T0: [1] * 10**6, T1: []}), Clock()
+    query = planner(port, clock, rangeMarkers="true", **HANDLER_BATCHES)
+    position = query.latest(query.initial())
+    assert position.next[T0] == BATCH_RECORDS
+    clock.now += 60_000
+    position = query.latest(position)
+    assert position.next[T0] == 2 * BATCH_RECORDS
+    clock.now += 500
+    position = query.latest(position)
+    assert position.next[T0] == 4 * BATCH_RECORDS, "twice as many, as the batch took 500 ms"
 
 
 def test_a_batch_has_about_so_many_bytes() -> None:

@@ -313,21 +313,24 @@ class Handlers:
             self._lookup = Lookup(store)
         spec = self._specs[base]
         decoded = decode_all(spec.decode, [a.value for a in attempts])
-        outcomes: list[Outcome] = [()] * len(attempts)
-        records: list[Record] = []
-        indices: list[int] = []
-        for index, (attempt, data) in enumerate(zip(attempts, decoded, strict=True)):
-            if isinstance(data, Undecodable):
-                outcomes[index] = data.failure
-            else:
-                tried = attempt if isinstance(attempt, Attempt) else None
-                records.append(Record(attempt, tried, data))
-                indices.append(index)
-        run = _run_batch if spec.batch else _run_by_key if spec.threads > 1 else _run_each
-        note = None if handling is None else _by_index(handling, indices)
-        for index, outcome in zip(indices, run(spec, records, self._lookup, note), strict=True):
-            outcomes[index] = outcome
-        return outcomes
+        bad = {i: data.failure for i, data in enumerate(decoded) if isinstance(data, Undecodable)}
+        if not bad:  # nearly always
+            return _run(spec, _records(attempts, decoded), self._lookup, handling)
+        good = [i for i in range(len(attempts)) if i not in bad]
+        readable: Any = [attempts[i] for i in good]
+        note = None if handling is None else _by_index(handling, good)
+        records = _records(readable, [decoded[i] for i in good])
+        outcomes: dict[int, Outcome] = {**bad}
+        outcomes |= zip(good, _run(spec, records, self._lookup, note), strict=True)
+        return [outcomes[i] for i in range(len(attempts))]
+
+
+def _records(attempts: Sequence[Attempt] | Sequence[Fetched], data: Sequence[Any]) -> list[Record]:
+    """What a handler gets. Attempts of a retry topic and records of a source topic never mix."""
+    if attempts and isinstance(attempts[0], Attempt):
+        tried = cast(Sequence[Attempt], attempts)
+        return [Record(one, one, value) for one, value in zip(tried, data, strict=True)]
+    return [Record(one, None, value) for one, value in zip(attempts, data, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +366,13 @@ Note = Callable[[int, int], None] | None
 
 def _by_index(handling: Callable[[int, int], None], indices: Sequence[int]) -> Note:
     """The indices of what decoded as those of what was asked for."""
-    if not indices or len(indices) == indices[-1] + 1:
-        return handling
     return lambda first, last: handling(indices[first], indices[last])
+
+
+def _run(spec: HandlerSpec, records: Sequence[Record], lookup: Lookup, note: Note) -> list[Outcome]:
+    """One outcome for each record, in order."""
+    run = _run_batch if spec.batch else _run_by_key if spec.threads > 1 else _run_each
+    return run(spec, records, lookup, note)
 
 
 def _run_each(

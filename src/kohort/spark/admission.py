@@ -22,6 +22,8 @@ TopicPartition = tuple[str, int]
 Offsets = Mapping[TopicPartition, int]
 FIRST_RECORDS: Final = 100_000
 """Of the first batch, before any has been timed."""
+BATCH_RECORDS: Final = 50_000
+"""A pipeline's micro-batch, unless it says otherwise; those of row handlers grow from there."""
 _FLOORS_PART: Final = 10
 _FULL: Final = 0.9
 
@@ -116,10 +118,13 @@ class Pace:
 
     Args:
         target_ms: how long a batch shall take.
+        limit: the records of the first batch.
+        least: a limit below which slow batches do not bring it.
     """
 
     target_ms: int
     limit: int = FIRST_RECORDS
+    least: int = 1
     _planned: tuple[int, int] | None = field(default=None, init=False)
     """Records of the batch that runs, and when it was planned (ms)."""
 
@@ -130,9 +135,9 @@ class Pace:
         records, since_ms = self._planned
         self._planned = None
         took_ms = max(1, now_ms - since_ms)
-        fitting = max(1, records * self.target_ms // took_ms)
+        fitting = records * self.target_ms // took_ms
         if took_ms > self.target_ms or records >= self.limit * _FULL:
-            self.limit = max(1, min(fitting, self.limit * 2))
+            self.limit = max(self.least, min(fitting, self.limit * 2))
 
     def planned(self, records: int, now_ms: int) -> None:
         """A batch of so many records begins."""

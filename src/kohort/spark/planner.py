@@ -30,7 +30,7 @@ from kohort.retry.asking import OffsetPort, RecordPort, TopicView, ask, markers_
 from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
 from kohort.setting_keys import nearest
-from kohort.spark.admission import Pace, aligned, limited, within_bytes
+from kohort.spark.admission import BATCH_RECORDS, Pace, aligned, limited, within_bytes
 from kohort.spark.offsets import (
     Position,
     Range,
@@ -93,7 +93,7 @@ class Planner:
         self._published: dict[TopicPartition, int] | None = None
         self._noted: set[tuple[str, TopicPartition]] = set()
         self._batch_at: int | None = None
-        self._pace = Pace(options.target_batch_ms) if options.target_batch_ms else None
+        self._pace = _pace(options)
         self._next_ms: dict[TopicPartition, tuple[int, int]] = {}
         """Of a partition: an offset, and the timestamp of the first record from there."""
         self._sizes: dict[str, float] = {}
@@ -595,6 +595,15 @@ class Planner:
             if self._options.fail_on_data_loss:
                 raise DataLossError(f"{text}. To continue without them, say failOnDataLoss=false")
             log.warning("%s; continuing without them", text)
+
+
+def _pace(options: SourceOptions) -> Pace | None:
+    """What sets the limit of a batch by how long batches took, where a duration is asked for."""
+    if options.target_batch_ms is None:
+        return None
+    if options.range_markers:  # the first batch of row handlers starts Python processes
+        return Pace(options.target_batch_ms, BATCH_RECORDS, BATCH_RECORDS)
+    return Pace(options.target_batch_ms)
 
 
 def times_of(wanted: Sequence[TopicPartition], times: Times) -> dict[TopicPartition, int]:

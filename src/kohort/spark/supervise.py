@@ -37,6 +37,7 @@ from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
+from kohort.spark.admission import BATCH_RECORDS
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
 from kohort.spark.checkpoint_files import LocalFiles, checkpoint_files, is_url
 from kohort.spark.evolution import Stored
@@ -65,6 +66,8 @@ MIN_RETRY_TRIGGER_MS: Final = 500
 MAX_RETRY_TRIGGER_MS: Final = 60_000
 SOURCE, RETRIES = "source", "retry_topics"
 POOL: Final = "spark.scheduler.pool"
+HANDLER_BATCHES: Final = {"maxOffsetsPerTrigger": "1000000", "targetBatchDuration": "2s"}
+"""Spark's share of a batch is a quarter of a second, however many records a task handles."""
 """The local property that a query's jobs get from the thread that starts it."""
 
 _PASSES = re.compile(
@@ -84,7 +87,7 @@ class Runnable(Owner, Accountable, Protocol):
 
     group: str
     checkpoint: str
-    max_offsets_per_trigger: int
+    max_offsets_per_trigger: int | None
     skew_ms: int
     ledger_retention_ms: int
     replaying: bool
@@ -347,6 +350,8 @@ class Supervisor:
                     )
                 options = self._options(spark, store, topics, retry_delays)
                 options["rangeMarkers"] = "true"
+                if pipeline.max_offsets_per_trigger is None:
+                    options |= HANDLER_BATCHES
                 reader = spark.readStream.format("kohort").options(**options).load()
                 writer = (
                     reader.writeStream.format(sink)
@@ -381,7 +386,7 @@ class Supervisor:
             "subscribe": ",".join(topics),
             "startingOffsets": json.dumps(starting),
             "group.id": pipeline.group,
-            "maxOffsetsPerTrigger": str(pipeline.max_offsets_per_trigger),
+            "maxOffsetsPerTrigger": str(pipeline.max_offsets_per_trigger or BATCH_RECORDS),
             "minPartitions": str(max(1, spark.sparkContext.defaultParallelism)),
             "clockSkewMs": str(pipeline.skew_ms),
         }

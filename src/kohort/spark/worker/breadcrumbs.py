@@ -23,6 +23,7 @@ import signal
 import struct
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,10 +58,9 @@ class Breadcrumb:
             self._map = mmap.mmap(file.fileno(), _RANGE.size)
         self.left: tuple[int, int] = _RANGE.unpack(self._map)
         """What a process that died has left: offsets that it was handling; (-1, -1) for none."""
-
-    def mark(self, low: int, high: int) -> None:
-        """From now on these offsets are being handled."""
-        _RANGE.pack_into(self._map, 0, low, high)
+        self.mark: Callable[[int, int], None] = partial(_RANGE.pack_into, self._map, 0)
+        """`mark(low, high)`: from now on these offsets are being handled. Without a frame of its
+        own, as it is called for every record."""
 
     def close(self) -> None:
         """Nothing is being handled any more."""
