@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from kohort.client.producer.producer import Producer
 from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import Pipeline, Record, session
-from kohort.spark.admission import BATCH_RECORDS
 from kohort.spark.fetch import read_ranges
 from kohort.spark.offsets import Range
 from kohort.spark.options import parse_source
+from kohort.spark.supervise import BATCH_RECORDS
 from kohort.testing import Cluster
 
 if TYPE_CHECKING:

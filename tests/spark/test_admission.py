@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
 from kohort.spark.admission import (
-    BATCH_RECORDS,
     FIRST_RECORDS,
     Pace,
     aligned,
@@ -16,7 +15,7 @@ from kohort.spark.admission import (
     within_bytes,
 )
 from kohort.spark.options import parse_source
-from kohort.spark.supervise import HANDLER_BATCHES
+from kohort.spark.supervise import BATCH_RECORDS, BATCHES
 from tests.spark.test_planner import T0, T1, Clock, FakePort, planner
 
 partitions = st.dictionaries(
@@ -102,10 +101,10 @@ def test_the_planner_paces_its_batches() -> None:
     assert query.latest(position).next[T0] == FIRST_RECORDS + FIRST_RECORDS // 10
 
 
-def test_batches_of_row_handlers_grow_and_a_slow_start_does_not_shrink_them() -> None:
+def test_batches_of_a_pipeline_grow_and_a_slow_start_does_not_shrink_them() -> None:
     """The first batch starts Python processes, which says nothing about the next one."""
     port, clock = FakePort({T0: [1] * 10**6, T1: []}), Clock()
-    query = planner(port, clock, rangeMarkers="true", **HANDLER_BATCHES)
+    query = planner(port, clock, **BATCHES)
     position = query.latest(query.initial())
     assert position.next[T0] == BATCH_RECORDS
     clock.now += 60_000

@@ -22,8 +22,6 @@ TopicPartition = tuple[str, int]
 Offsets = Mapping[TopicPartition, int]
 FIRST_RECORDS: Final = 100_000
 """Of the first batch, before any has been timed."""
-BATCH_RECORDS: Final = 50_000
-"""A pipeline's micro-batch, unless it says otherwise; those of row handlers grow from there."""
 _FLOORS_PART: Final = 10
 _FULL: Final = 0.9
 
@@ -119,7 +117,7 @@ class Pace:
     Args:
         target_ms: how long a batch shall take.
         limit: the records of the first batch.
-        least: a limit below which slow batches do not bring it.
+        least: slow batches do not bring the limit below this.
     """
 
     target_ms: int

@@ -27,6 +27,7 @@ STREAMS_ONLY: Final = (
     "maxTriggerDelay",
     "maxBytesPerTrigger",
     "targetBatchDuration",
+    "targetBatchFloor",
     "topicFloor",
     "topicPriorities",
     "alignWithin",

@@ -89,6 +89,7 @@ KNOWN: Final = (
     "pushFilters",
     "maxBytesPerTrigger",
     "targetBatchDuration",
+    "targetBatchFloor",
     "topicFloor",
     "topicPriorities",
     "alignWithin",
@@ -149,6 +150,8 @@ class SourceOptions:
     """The longest time that fewer than `min_offsets` records may wait."""
     max_bytes: int | None = None
     target_batch_ms: int | None = None
+    target_floor: int | None = None
+    """Records of the first batch of a paced query, and the least of any that has as many."""
     topic_floor: int | None = None
     topic_priorities: dict[str, int] = field(default_factory=dict[str, int])
     align_ms: int | None = None
@@ -240,6 +243,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         max_delay_ms=_delay(found, "maxTriggerDelay", "15m") or 0,
         max_bytes=_int(found, "maxBytesPerTrigger", 1),
         target_batch_ms=_delay(found, "targetBatchDuration"),
+        target_floor=_int(found, "targetBatchFloor", 1),
         topic_floor=_int(found, "topicFloor", 0),
         topic_priorities=_priorities(found.get("topicPriorities")),
         align_ms=_delay(found, "alignWithin"),

@@ -52,7 +52,6 @@ from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.serdes.basic import Serde
 from kohort.setting_keys import check_keywords, merged
-from kohort.spark.admission import BATCH_RECORDS
 from kohort.spark.checkpoint_files import is_url
 from kohort.spark.dataframes.graph import (
     Graph,
@@ -94,8 +93,9 @@ class Pipeline:
         checkpoint: Spark's checkpoint directory, or a URL that Spark's Hadoop can write to
             (`s3a://...`, `hdfs://...`); default `.kohort/checkpoints/NAME`. While the pipeline does
             not run it may be deleted, unless a step keeps state: the store knows the positions.
-        max_offsets_per_trigger: the most records of one micro-batch. By default 50,000; batches of
-            row handlers grow up to 1,000,000 while one takes less than two seconds.
+        max_offsets_per_trigger: the most records of one micro-batch. By default a batch has up to
+            50,000, and more while one takes less than two seconds: at most 1,000,000 records and
+            about 128 MiB.
         chunk_rows: the most records of one transaction.
         trigger: how often new records are looked for, while there are none.
         clock_skew: how far broker and executors may differ in time; due records wait that longer.
@@ -139,8 +139,8 @@ class Pipeline:
         check_keywords("Pipeline", settings, ConsumerConfig.field_names(), own)
         if not name or "/" in name:
             raise ConfigError(f"pipeline name {name!r}: it must not be empty and not contain '/'")
-        most = BATCH_RECORDS if max_offsets_per_trigger is None else max_offsets_per_trigger
-        if most < 1 or chunk_rows < 1:
+        most = max_offsets_per_trigger
+        if (most is not None and most < 1) or chunk_rows < 1:
             raise ConfigError("max_offsets_per_trigger and chunk_rows must be at least 1")
         self.name = name
         self.group = group or name

@@ -30,7 +30,7 @@ from kohort.retry.asking import OffsetPort, RecordPort, TopicView, ask, markers_
 from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
 from kohort.setting_keys import nearest
-from kohort.spark.admission import BATCH_RECORDS, Pace, aligned, limited, within_bytes
+from kohort.spark.admission import FIRST_RECORDS, Pace, aligned, limited, within_bytes
 from kohort.spark.offsets import (
     Position,
     Range,
@@ -601,9 +601,8 @@ def _pace(options: SourceOptions) -> Pace | None:
     """What sets the limit of a batch by how long batches took, where a duration is asked for."""
     if options.target_batch_ms is None:
         return None
-    if options.range_markers:  # the first batch of row handlers starts Python processes
-        return Pace(options.target_batch_ms, BATCH_RECORDS, BATCH_RECORDS)
-    return Pace(options.target_batch_ms)
+    floor = options.target_floor
+    return Pace(options.target_batch_ms, floor or FIRST_RECORDS, floor or 1)
 
 
 def times_of(wanted: Sequence[TopicPartition], times: Times) -> dict[TopicPartition, int]:

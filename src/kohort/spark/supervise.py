@@ -37,7 +37,6 @@ from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
-from kohort.spark.admission import BATCH_RECORDS
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
 from kohort.spark.checkpoint_files import LocalFiles, checkpoint_files, is_url
 from kohort.spark.evolution import Stored
@@ -66,8 +65,15 @@ MIN_RETRY_TRIGGER_MS: Final = 500
 MAX_RETRY_TRIGGER_MS: Final = 60_000
 SOURCE, RETRIES = "source", "retry_topics"
 POOL: Final = "spark.scheduler.pool"
-HANDLER_BATCHES: Final = {"maxOffsetsPerTrigger": "1000000", "targetBatchDuration": "2s"}
-"""Spark's share of a batch is a quarter of a second, however many records a task handles."""
+BATCH_RECORDS: Final = 50_000
+BATCHES: Final = {
+    "targetBatchDuration": "2s",
+    "targetBatchFloor": str(BATCH_RECORDS),
+    "maxOffsetsPerTrigger": "1000000",
+    "maxBytesPerTrigger": str(128 << 20),
+}
+"""Limits of a micro-batch, unless a pipeline sets its own. What Spark itself spends on one, up to a
+second, does not grow with its records."""
 """The local property that a query's jobs get from the thread that starts it."""
 
 _PASSES = re.compile(
@@ -350,8 +356,6 @@ class Supervisor:
                     )
                 options = self._options(spark, store, topics, retry_delays)
                 options["rangeMarkers"] = "true"
-                if pipeline.max_offsets_per_trigger is None:
-                    options |= HANDLER_BATCHES
                 reader = spark.readStream.format("kohort").options(**options).load()
                 writer = (
                     reader.writeStream.format(sink)
@@ -386,10 +390,13 @@ class Supervisor:
             "subscribe": ",".join(topics),
             "startingOffsets": json.dumps(starting),
             "group.id": pipeline.group,
-            "maxOffsetsPerTrigger": str(pipeline.max_offsets_per_trigger or BATCH_RECORDS),
             "minPartitions": str(max(1, spark.sparkContext.defaultParallelism)),
             "clockSkewMs": str(pipeline.skew_ms),
         }
+        if pipeline.max_offsets_per_trigger is None:
+            options |= BATCHES
+        else:
+            options["maxOffsetsPerTrigger"] = str(pipeline.max_offsets_per_trigger)
         if delays:
             options["retryDelaysMs"] = json.dumps(dict(delays))
         return options

@@ -6,7 +6,7 @@ Rules:
   projects rows for one output is computed where it is written.
 - A batch is two jobs: one reports the outcome of every input to the driver, one writes outputs.
 - The driver receives the places of inputs and the verdicts; values stay with the tasks.
-  `max_offsets_per_trigger` bounds both.
+  The limits of a micro-batch bound both.
 """
 
 # pyspark and pyarrow: their types are incomplete, so strict checking would report nothing else.
