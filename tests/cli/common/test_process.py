@@ -17,7 +17,7 @@ import pytest
 import kohort
 from kohort.cli import main
 from kohort.testing import Cluster
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ran, Run
 from tests.patience import PATIENCE_S
 
 SRC = str(Path(kohort.__file__).parent.parent)
@@ -58,7 +58,7 @@ def broker(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.communicate()
 
 
-def test_exit_codes_and_streams(cluster: Cluster) -> None:
+def test_exit_codes_and_streams(cluster: Cluster, kohort: Run) -> None:
     """0 done, 1 failed, 2 wrong usage, 3 a check failed; data on stdout, the rest on stderr."""
     code, out, err = ended(start(cluster, "produce", "t"), "a\nb\n")
     assert (code, out) == (0, "")
@@ -67,26 +67,26 @@ def test_exit_codes_and_streams(cluster: Cluster) -> None:
     assert (code, out) == (1, "")
     assert err.startswith("error: UNKNOWN_TOPIC_OR_PARTITION (3): topic 'tt' does not exist")
     assert "Traceback" not in err
-    code, out, err = ended(start(cluster, "topic", "descrieb"))
+    code, out, err = ended(start(None, "topic", "descrieb"))
     assert (code, out) == (2, "")
     consume = ("consume", "t", "-g", "g", "--from-beginning", "--max", "1", "-f", "value")
-    assert ended(start(cluster, *consume)) == (0, "a\n", "")
+    assert kohort(*consume) == Ran(0, "a\n", "")
     code, out, err = ended(start(cluster, "group", "lag", "g", "--fail-above", "0"))
     assert code == 3
     assert out.startswith("GROUP ")
     assert "is 1, more than 0 is not allowed" in err
 
 
-def test_a_traceback_is_shown_on_request(cluster: Cluster) -> None:
-    code, _, err = ended(start(cluster, "--debug", "topic", "describe", "tt"))
-    assert code == 1
-    assert "Traceback" in err
+def test_a_traceback_is_shown_on_request(kohort: Run, monkeypatch) -> None:
+    monkeypatch.setenv("KOHORT_DEBUG", "0")  # the option sets it; undone at the end
+    ran = kohort("--debug", "topic", "describe", "tt")
+    assert ran.code == 1
+    assert "Traceback" in ran.err
 
 
-def test_a_reader_that_leaves_is_no_error(cluster: Cluster) -> None:
+def test_a_reader_that_leaves_is_no_error(cluster: Cluster, kohort: Run) -> None:
     """`kohort consume … | head -1`: exit code 0, no word on stderr; the group keeps the rest."""
-    many = "".join(f"{n:0100d}\n" for n in range(20_000))
-    ended(start(cluster, "produce", "many"), many)
+    kohort("produce", "many", stdin=b"".join(b"%0100d\n" % n for n in range(20_000)))
     args = ("consume", "many", "-g", "left", "--from-beginning", "-f", "value")
     with start(cluster, *args) as process:
         assert process.stdout is not None
@@ -95,14 +95,16 @@ def test_a_reader_that_leaves_is_no_error(cluster: Cluster) -> None:
         process.stdout.close()
         assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == ""
-    code, out, _ = ended(start(cluster, "group", "lag", "left", "-o", "csv"))
-    assert code == 0
-    assert int(out.splitlines()[1].split(",")[5]) > 15_000
+    lag = kohort("group", "lag", "left", "-o", "csv")
+    assert lag.code == 0
+    assert int(lag.lines[1].split(",")[5]) > 15_000
 
 
-def test_a_reader_that_leaves_is_noticed_though_no_record_comes(cluster: Cluster) -> None:
+def test_a_reader_that_leaves_is_noticed_though_no_record_comes(
+    cluster: Cluster, kohort: Run
+) -> None:
     """`kohort consume quiet --from-beginning | head -1` ends when `head` has ended."""
-    ended(start(cluster, "produce", "quiet"), "a\n")
+    kohort("produce", "quiet", stdin=b"a\n")
     with start(cluster, "consume", "quiet", "--from-beginning", "-f", "value") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -119,9 +121,11 @@ def test_a_reader_that_leaves_is_noticed_though_no_record_comes(cluster: Cluster
         *(pytest.param(one, marks=pytest.mark.extended) for one in ("<&-", ">&-", "2>&-")),
     ],
 )
-def test_a_closed_stream_takes_nothing_and_gives_nothing(cluster: Cluster, closed: str) -> None:
+def test_a_closed_stream_takes_nothing_and_gives_nothing(
+    cluster: Cluster, kohort: Run, closed: str
+) -> None:
     """Begun without standard streams, as by some supervisors: no traceback, no socket in theirs."""
-    ended(start(cluster, "produce", "streams"), "a\n")
+    kohort("produce", "streams", stdin=b"a\n")
     env = {**os.environ, "PYTHONPATH": SRC, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap}
     for command in ("topic list", "produce streams", "consume streams -e", "user set bob"):
         ran = subprocess.run(
@@ -138,13 +142,13 @@ def test_a_closed_stream_takes_nothing_and_gives_nothing(cluster: Cluster, close
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
+def test_an_output_that_takes_nothing_is_told(cluster: Cluster, kohort: Run) -> None:
     """A full disk behind `>`: one line, exit code 1, and the group commits nothing of it."""
-    ended(start(cluster, "produce", "unwritten"), "a\nb\n")
+    kohort("produce", "unwritten", stdin=b"a\nb\n")
     env = {**os.environ, "PYTHONPATH": SRC, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap}
     read = ("consume", "unwritten", "-g", "unwritten", "--from-beginning", "-e")
     with open("/dev/full", "w") as full:
-        for args in (("--help",), ("topic", "list"), ("group", "list", "-o", "json"), read):
+        for args in (("--help",), ("group", "list", "-o", "json"), read):
             done = subprocess.run(
                 [sys.executable, "-m", "kohort", *args],
                 stdout=full,
@@ -156,27 +160,18 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
             assert done.returncode == 1
             said = "error: the output could not be written: No space left on device\n"
             assert done.stderr == said
-    _, out, _ = ended(start(cluster, "group", "lag", "unwritten", "-o", "csv"))
-    assert sum(int(line.split(",")[5]) for line in out.splitlines()[1:]) == 2
-    closed = subprocess.run(
-        f"{sys.executable} -m kohort topic list >&-",
-        shell=True,
-        env=env,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert (closed.returncode, closed.stderr) == (0, "")
+    lag = kohort("group", "lag", "unwritten", "-o", "csv")
+    assert sum(int(line.split(",")[5]) for line in lag.lines[1:]) == 2
 
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_closes_a_consumer_cleanly(
-    cluster: Cluster, number: signal.Signals, code: int
+    cluster: Cluster, kohort: Run, number: signal.Signals, code: int
 ) -> None:
     """What was written is committed, and the group knows at once that the member has left."""
     topic = group = f"sig-{code}"
-    ended(start(cluster, "produce", topic), "a\nb\nc\n")
+    kohort("produce", topic, stdin=b"a\nb\nc\n")
     args = ("consume", topic, "-g", group, "--from-beginning", "-f", "value")
     with start(cluster, *args) as process:
         assert process.stdout is not None
@@ -186,22 +181,21 @@ def test_a_signal_closes_a_consumer_cleanly(
         assert process.wait(PATIENCE_S) == code
         said = process.stderr.read()
     assert said == f"interrupted: read 3 records, committed to group {group}\n"
-    _, out, _ = ended(start(cluster, "group", "describe", group))
-    assert out.splitlines()[1].split()[-2:] == ["Empty", "0"]
-    assert out.splitlines()[4].split()[:6] == [group, topic, "0", "3", "3", "0"]
+    lines = kohort("group", "describe", group).lines
+    assert lines[1].split()[-2:] == ["Empty", "0"]
+    assert lines[4].split()[:6] == [group, topic, "0", "3", "3", "0"]
 
 
-def test_a_broker_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path) -> None:
+def test_a_broker_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path, bare: Run) -> None:
     """And what was stored is there again after a restart."""
     where = ("--port", "0", "--data-dir", str(tmp_path / "data"))
     with broker(*where) as (process, address):
-        code, _, _ = ended(start(None, "produce", "kept", "-b", address), "a\n")
-        assert code == 0
+        assert bare("produce", "kept", "-b", address, stdin=b"a\n").code == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
     with broker(*where) as (process, address):
         args = ("consume", "kept", "-b", address, "--from-beginning", "--until-end", "-f", "value")
-        assert ended(start(None, *args)) == (0, "a\n", "")
+        assert bare(*args) == Ran(0, "a\n", "")
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
 
@@ -223,13 +217,13 @@ def test_a_port_or_data_directory_in_use_is_named(tmp_path: Path) -> None:
         assert first.poll() is None
 
 
-def test_an_unknown_broker_setting_is_named_as_it_was_written(tmp_path: Path) -> None:
+def test_an_unknown_broker_setting_is_named_as_it_was_written(tmp_path: Path, bare: Run) -> None:
     """With the nearest name, and before the data directory is made."""
     data = tmp_path / "data"
     args = ("broker", "run", "--data-dir", str(data), "-X", "mesage.max.bytes=3")
-    code, out, err = ended(start(None, *args))
-    assert (code, out) == (2, "")
-    assert "'mesage.max.bytes'; did you mean 'message.max.bytes'?" in err
+    ran = bare(*args)
+    assert (ran.code, ran.out) == (2, "")
+    assert "'mesage.max.bytes'; did you mean 'message.max.bytes'?" in ran.err
     assert not data.exists()
 
 
@@ -246,19 +240,19 @@ def test_a_missing_extra_is_named_with_the_way_to_get_it(bare: Run, monkeypatch)
     )
 
 
-def test_a_record_that_the_topic_refuses_is_named(cluster: Cluster) -> None:
+def test_a_record_that_the_topic_refuses_is_named(kohort: Run) -> None:
     """Smaller than the producer's limit, larger than the topic's."""
-    args = ("topic", "create", "small", "-c", "max.message.bytes=1000")
-    assert ended(start(cluster, *args))[0] == 0
-    code, out, err = ended(start(cluster, "produce", "small"), "x" * 2_000 + "\n")
-    assert (code, out) == (1, "")
-    assert err.startswith(
+    assert kohort("topic", "create", "small", "-c", "max.message.bytes=1000").code == 0
+    ran = kohort("produce", "small", stdin=b"x" * 2_000 + b"\n")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(
         "error: 0 of 1 record stored: the broker refused 1 record for small-0 as too large (a batch"
     )
     assert (
-        "the topic accepts 1000 (max.message.bytes)); raise max.message.bytes on the topic" in err
+        "the topic accepts 1000 (max.message.bytes)); raise max.message.bytes on the topic"
+        in ran.err
     )
-    assert err.count("\n") == 1
+    assert ran.err.count("\n") == 1
 
 
 def test_a_verifiable_producer_that_reaches_nobody_ends_when_it_is_asked() -> None:
