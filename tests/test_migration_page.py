@@ -12,7 +12,7 @@ import pytest
 
 from kohort import AsyncConsumer, Consumer, Producer
 from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
-from kohort.client.common.foreign_keys import FOREIGN_KEYS
+from kohort.client.common.foreign_settings import FOREIGN_KEYS
 from kohort.errors import ConfigError
 from kohort.testing import Cluster
 from tests.patience import PATIENCE_S

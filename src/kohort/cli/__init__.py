@@ -1,4 +1,8 @@
-"""The `kohort` command. Commands are imported when they are called, so `--help` stays quick."""
+"""The `kohort` command: one folder a group of commands, what they share in `common`.
+
+Commands are imported when they are called, so `--help` stays quick. They read a cluster through
+`kohort.sampling`, decide in `kohort.observe`, and print; nothing imports a command.
+"""
 
 from __future__ import annotations
 

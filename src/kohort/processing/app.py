@@ -66,9 +66,9 @@ from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.partition_state import OnFailure, Route
 from kohort.processing.engine.state import Limits
 from kohort.processing.runtime.client_settings import ClientSettings
-from kohort.processing.runtime.early import by_hand, take_early
 from kohort.processing.runtime.exactly_once import Exactly
 from kohort.processing.runtime.exactly_once_runner import ExactRunner
+from kohort.processing.runtime.handle_now import by_hand, take_early
 from kohort.processing.runtime.holding_checks import check_holding
 from kohort.processing.runtime.metrics import AppMetrics
 from kohort.processing.runtime.publishing import Publisher

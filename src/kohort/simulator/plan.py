@@ -2,7 +2,7 @@
 
 Rules:
 - A plan says everything but the small chances (how long a frame takes), which its seed decides.
-- `steps` are sentences of the grammar in `steps` (docs/simulator.md), so that a plan can be read,
+- `steps` are sentences of the `grammar` (docs/simulator.md), so that a plan can be read,
   written as a scenario file, and made smaller piece by piece.
 """
 

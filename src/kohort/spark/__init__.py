@@ -105,7 +105,7 @@ _HOMES = {
         "to_table",
         "to_topic",
     ),
-    "kohort.spark.outputs.tables": ("Rejected",),
+    "kohort.spark.outputs.merge_sql": ("Rejected",),
     "kohort.spark.outputs.topics": ("OutputRecord",),
     "kohort.spark.pipeline": ("Pipeline", "SetupStore", "load_pipeline"),
     "kohort.spark.progress": (

@@ -62,8 +62,8 @@ from kohort.spark.dataframes.graph import (
     ValueFormat,
     identifier,
 )
+from kohort.spark.outputs.merge_sql import APPEND, UPSERT, TableOutput
 from kohort.spark.outputs.protocol import Step, ignore
-from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -11,10 +11,10 @@ from kohort.errors import ConfigError, StorageError
 from kohort.retry.ledger import FenceMove
 from kohort.retry.store import Applied, Store, Transaction
 from kohort.retry.stores import open_store
-from kohort.spark.outputs.database import open_batches
 from kohort.spark.outputs.fence import Batch
 from kohort.spark.outputs.protocol import Written
 from kohort.spark.outputs.swapping import NOWHERE, Replay, swapping
+from kohort.spark.outputs.table_transaction import open_batches
 
 REPLAY = Replay("league-2", "league", {"standings": "standings_next"})
 

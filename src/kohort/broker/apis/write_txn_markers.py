@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kohort.broker.base.request import Call
-from kohort.broker.coordinator.txn_markers import require_leader, write_marker
+from kohort.broker.coordinator.partition_marker import require_leader, write_marker
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import Marker
 from kohort.errors import BrokerError

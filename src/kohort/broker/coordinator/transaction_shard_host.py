@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.coordinator.partition_marker import write_marker
 from kohort.broker.coordinator.services import TopicPartition
 from kohort.broker.coordinator.shard_host import ShardHost
-from kohort.broker.coordinator.txn_markers import write_marker
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import Marker
 from kohort.errors import BrokerError, ErrorCode

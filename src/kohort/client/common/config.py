@@ -111,7 +111,7 @@ class ClientConfig(SecurityConfig, Config):
     @classmethod
     def unknown(cls, key: str, origin: str = "") -> ConfigError:
         """As `Config.unknown`; for a key of another client it says what to write here."""
-        from kohort.client.common.foreign_keys import instead_of  # only errors need it
+        from kohort.client.common.foreign_settings import instead_of  # only errors need it
 
         replacement = instead_of(plain(key))
         if not replacement:

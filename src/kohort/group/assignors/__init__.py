@@ -1,5 +1,8 @@
 """Partition assignors: Kafka's own and two of ours by name, and the base class for a user's own.
 
+One file a strategy. `sticky` and `CooperativeStickyAssignor` plan in `sticky_plan`, by the numbers
+of `sticky_counts`. Nothing here does I/O or reads a clock.
+
 from kohort.group.assignors import Assignor, GroupView, Plan
 
 class Mine(Assignor):

@@ -15,8 +15,8 @@ from typing import cast
 
 from kohort.group.assignors.base import Assignor, GroupView, Plan, TopicView
 from kohort.group.assignors.claims import Claim
-from kohort.group.assignors.level import assign_level
 from kohort.group.assignors.racks import Kind, ReplicaRacks
+from kohort.group.assignors.sticky_plan import assign_level
 
 
 class RackAwareAssignor(Assignor):

@@ -19,7 +19,7 @@ Kind = Hashable
 
 
 class Racks(Protocol):
-    """What `level` asks."""
+    """What `sticky_plan` asks."""
 
     @property
     def matter(self) -> bool:

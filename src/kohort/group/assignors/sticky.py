@@ -1,7 +1,7 @@
 """`sticky` and `cooperative-sticky`: balanced, and everybody keeps as much as that allows.
 
 Rules:
-- Plans are made in `level`; here is what members tell each other for them.
+- Plans are made in `sticky_plan`; here is what members tell each other for them.
 - `sticky` is eager: its members own nothing when they join, so what they had travels in its user
   data (v1: partitions and generation; v0: without). `cooperative-sticky` reads the subscription's
   owned partitions; its user data holds the generation for subscriptions too old to carry it.
@@ -20,9 +20,9 @@ from kohort.group.assignors.base import (
     Plan,
 )
 from kohort.group.assignors.claims import Claim
-from kohort.group.assignors.level import assign_level
 from kohort.group.assignors.loops_implementation import PartitionReader
 from kohort.group.assignors.racks import ReplicaRacks
+from kohort.group.assignors.sticky_plan import assign_level
 from kohort.group.assignors.user_data import (
     decode_generation,
     decode_previous,

@@ -18,8 +18,8 @@ from typing import Final
 from kohort.errors import ConfigError
 from kohort.group.assignors.base import Assignor, GroupView, MemberView, Plan
 from kohort.group.assignors.claims import Claim
-from kohort.group.assignors.level import assign_level
 from kohort.group.assignors.racks import ReplicaRacks
+from kohort.group.assignors.sticky_plan import assign_level
 
 WEIGHT_MAX: Final = 1_000
 _USER_DATA = Struct(">bi")

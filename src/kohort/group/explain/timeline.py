@@ -21,9 +21,9 @@ from typing import Any, Final
 from kohort.errors import DecodeError
 from kohort.group.assignors.base import GroupView, MemberView, Partitions, TopicView
 from kohort.group.assignors.claims import Claim
-from kohort.group.assignors.level import assign_level
 from kohort.group.assignors.measure import moves as moves_of
 from kohort.group.assignors.protocol import decode_assignment, decode_subscription
+from kohort.group.assignors.sticky_plan import assign_level
 from kohort.group.coordinator.state.classic_records import StoredGroup
 from kohort.group.coordinator.state.rebalance_history import (
     Cause,

@@ -1,10 +1,10 @@
 """What members of both protocols have in common: finding the coordinator, the caller, time.
 
 Rules:
-- A member is one object in three layers: this one, the steps of its protocol (`member_core`,
-  `consumer_member_core`), and its inputs (`member`, `consumer_member`).
+- A member is one object in three layers: this one, the steps of its protocol (`classic_steps`,
+  `consumer_steps`), and its inputs (`classic`, `consumer`).
 - Every input sets the time, takes steps, and ends with `_flush`: the effects to be carried out.
-- The state moves only by the table of the protocol (`member_table`, `consumer_member_table`). What
+- The state moves only by the table of the protocol (`classic_table`, `consumer_table`). What
   the two tables both have is named here by a `Machine`.
 - Each request has a token. An answer whose token has been overtaken is dropped (C7, B30).
 """

@@ -2,9 +2,9 @@
 
 Rules:
 - Everything that happens comes in as a call with the time; what is to be done comes back as a list
-  of effects (`member_effects`). No clock, socket or randomness here: the shell's `jitter` is asked
+  of effects (`effects`). No clock, socket or randomness here: the shell's `jitter` is asked
   for a number in [0, 1) when a back-off is computed.
-- `member_table` holds the states. Between a join or sync and its answer nothing else is sent.
+- `classic_table` holds the states. Between a join or sync and its answer nothing else is sent.
 - At most one join, one sync and one heartbeat are under way. Each has a token; an answer whose
   token has been overtaken is dropped (C7, B30). A new join, a lost coordinator and a lost
   generation overtake all.

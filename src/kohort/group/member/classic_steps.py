@@ -2,7 +2,7 @@
 
 Rules:
 - Nothing here is called from outside; `member` has the inputs, and the rules of the whole.
-- A step changes the state only by an event of `member_table`, and appends effects in the order in
+- A step changes the state only by an event of `classic_table`, and appends effects in the order in
   which they must be carried out.
 - Passing through a state without waiting there (DISCOVERING with a known coordinator, REVOKING with
   nothing to give up) is done by the step that leads into it.

@@ -2,9 +2,9 @@
 
 Rules:
 - Everything that happens comes in as a call with the time; what is to be done comes back as a list
-  of effects (`member_effects`). No clock, socket or randomness here: the shell gives `new_id` (a
+  of effects (`effects`). No clock, socket or randomness here: the shell gives `new_id` (a
   fresh member id, KIP-1082) and `jitter` (a number in [0, 1) when a back-off is computed).
-- `consumer_member_table` holds the states. It has the same interface as `ClassicMember`;
+- `consumer_table` holds the states. It has the same interface as `ClassicMember`;
   `generation`
   is the member epoch, -1 while it is not in the group.
 - At most one heartbeat is under way. It is full when the member joins and after any error or answer

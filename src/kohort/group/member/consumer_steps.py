@@ -1,8 +1,8 @@
 """How a member of the consumer protocol moves through its table: the steps behind its inputs.
 
 Rules:
-- Nothing here is called from outside; `consumer_member` has the inputs, and the rules of the whole.
-- A step changes the state only by an event of `consumer_member_table`, and appends effects in the
+- Nothing here is called from outside; `consumer` has the inputs, and the rules of the whole.
+- A step changes the state only by an event of `consumer_table`, and appends effects in the
   order in which they must be carried out.
 - Passing through a state without waiting there (DISCOVERING with a known coordinator, FENCED with
   nothing to give up, STABLE with a new assignment) is done by the step that leads into it.

@@ -1,7 +1,7 @@
 """A member's table of transitions, and the states and events that every such table has.
 
-Rules: `member_table` and `consumer_member_table` hold the tables, each with its own states and
-events; those that `Machine` names have the same names in both. `member_base` uses a `Machine`, and
+Rules: `classic_table` and `consumer_table` hold the tables, each with its own states and
+events; those that `Machine` names have the same names in both. `base` uses a `Machine`, and
 so works with either.
 """
 

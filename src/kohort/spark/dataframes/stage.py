@@ -43,10 +43,10 @@ from kohort.spark.dataframes.plans import computed_once
 from kohort.spark.dataframes.references import ReferenceTable
 from kohort.spark.dataframes.trials import broken_records, failing_records
 from kohort.spark.outputs.cancelled import cut_off
-from kohort.spark.outputs.database import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.kafka import TopicTransaction
 from kohort.spark.outputs.late import count_late
+from kohort.spark.outputs.merge_sql import APPEND, UPSERT, TableOutput
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import (
     Committer,
@@ -57,7 +57,7 @@ from kohort.spark.outputs.protocol import (
 from kohort.spark.outputs.protocol import (
     Step as Reached,
 )
-from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
+from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.topics import TopicOutput
 from kohort.spark.outputs.work import BatchWork, check_context
 

@@ -26,7 +26,7 @@ from kohort.spark.dataframes.graph import TableTarget
 from kohort.spark.dataframes.isolating import RowFailure, Span, culprits, row_failure
 from kohort.spark.dataframes.judging import Place
 from kohort.spark.dataframes.narrow import NarrowBatch
-from kohort.spark.outputs.tables import REPLACE
+from kohort.spark.outputs.merge_sql import REPLACE
 
 
 def failing_records(

@@ -10,7 +10,9 @@
     ).start()
 
 A micro-batch is one transaction (ADR 0019): of the database, of Kafka, or of both, with the batch
-id inside it as the fence.
+id inside it as the fence. `protocol` has the steps, `staging` a task's rows, `table_transaction`
+fence and merge (SQL in `merge_sql`), `kafka` and `writing` the Kafka transaction,
+`idempotent_outputs` files and lakehouse tables. Tasks import `staging` and `writing` only.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from kohort.spark.outputs.batches import (
     to_table,
     to_topic,
 )
-from kohort.spark.outputs.tables import Rejected
+from kohort.spark.outputs.merge_sql import Rejected
 from kohort.spark.outputs.topics import OutputRecord
 
 __all__ = [

@@ -22,21 +22,21 @@ from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.cancelled import cut_off, is_cancelled
-from kohort.spark.outputs.commits import CommitPart
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.files import FileOutput
+from kohort.spark.outputs.idempotent_outputs import CommitPart
 from kohort.spark.outputs.lakehouse import DeltaOutput, IcebergOutput
+from kohort.spark.outputs.merge_sql import APPEND, FAIL, UPSERT, OnViolation, TableOutput
 from kohort.spark.outputs.parts import Select, TablePart, TopicPart
 from kohort.spark.outputs.protocol import Committer, Outcome, Step, ignore
-from kohort.spark.outputs.tables import APPEND, FAIL, UPSERT, OnViolation, TableOutput
 from kohort.spark.outputs.topics import DEFAULT_BATCH_BYTES, TopicOutput
 from kohort.spark.outputs.violations import dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from kohort.spark.outputs.database import BatchStore
     from kohort.spark.outputs.kafka import TopicTransaction
+    from kohort.spark.outputs.table_transaction import BatchStore
     from kohort.spark.outputs.work import BatchWork
 
 log = logging.getLogger("kohort.spark")
@@ -368,7 +368,7 @@ class BatchFunction:
         return _Run(query_id, database, transaction, committer)
 
     def _open_database(self, frame: DataFrame, query: str) -> BatchStore | None:
-        from kohort.spark.outputs.database import SqliteBatches, open_batches
+        from kohort.spark.outputs.table_transaction import SqliteBatches, open_batches
         from kohort.spark.outputs.work import check_context
 
         context = frame.sparkSession.sparkContext

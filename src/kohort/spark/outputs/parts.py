@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kohort.spark.outputs.tables import TableOutput
+from kohort.spark.outputs.merge_sql import TableOutput
 from kohort.spark.outputs.topics import TopicOutput
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch, TransactionLostError
 from kohort.errors import DataLossError, KohortError
 from kohort.spark.outputs.fence import Batch, Fence, FencePolicy, Verdict
-from kohort.spark.outputs.tables import Rejected
+from kohort.spark.outputs.merge_sql import Rejected
 
 MAX_ROUNDS: Final = 3
 

@@ -31,8 +31,8 @@ from kohort.retry.effects import quote
 from kohort.retry.sqlite import BUSY_TIMEOUT_S
 from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.retry.stores import open_store
+from kohort.spark.outputs.merge_sql import ATTEMPT, ATTEMPT_BITS
 from kohort.spark.outputs.reports import report_batch
-from kohort.spark.outputs.tables import ATTEMPT, ATTEMPT_BITS
 from kohort.spark.outputs.violations import as_json, check_count
 from kohort.spark.worker import forget, keep, settle_down
 

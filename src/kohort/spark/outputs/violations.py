@@ -15,7 +15,7 @@ from typing import Any, Final
 from kohort.retry.fenced import CONSTRAINT_REASON
 from kohort.retry.headers import ERROR_MESSAGE, ERROR_REASON
 from kohort.retry.store import ConstraintError, Cursor
-from kohort.spark.outputs.tables import SUSPECTS, Merge, Rejected
+from kohort.spark.outputs.merge_sql import SUSPECTS, Merge, Rejected
 from kohort.spark.outputs.topics import OutputRecord
 
 MAX_REJECTED: Final = 10_000

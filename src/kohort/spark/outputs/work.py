@@ -26,13 +26,13 @@ from pyspark.sql import DataFrame
 from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.errors import ConfigError
-from kohort.spark.outputs.database import BatchStore, stage_file
 from kohort.spark.outputs.kafka import TopicTransaction
+from kohort.spark.outputs.merge_sql import Merge, Rejected
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import Attempt, Written
 from kohort.spark.outputs.reports import REPORT_SCHEMA
 from kohort.spark.outputs.staging import StageSpec, staged_rows
-from kohort.spark.outputs.tables import Merge, Rejected
+from kohort.spark.outputs.table_transaction import BatchStore, stage_file
 from kohort.spark.outputs.topics import TopicOutput, owners
 from kohort.spark.outputs.writing import (
     ENCODED_SCHEMA,

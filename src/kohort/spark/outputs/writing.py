@@ -31,9 +31,9 @@ from kohort.errors import KohortError, UsageError
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark.formats.plain_arrays import plain_array
-from kohort.spark.outputs.database import INTO_OUTBOX
+from kohort.spark.outputs.merge_sql import ATTEMPT_BITS
 from kohort.spark.outputs.reports import report_batch
-from kohort.spark.outputs.tables import ATTEMPT_BITS
+from kohort.spark.outputs.table_transaction import INTO_OUTBOX
 from kohort.spark.outputs.topics import Encoder, TopicOutput
 from kohort.spark.worker import forget, keep, settle_down
 

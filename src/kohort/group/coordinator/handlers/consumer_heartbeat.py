@@ -8,7 +8,7 @@ Rules:
   answer with the new epoch was lost. It gets its assignment again (KAFKA-16367, B5), and has not
   given anything up by it (B2).
 - The assignment is in the answer of a join, of a full request, and whenever it has changed.
-- A member that waits for partitions gets a shorter heartbeat interval (`consumer_pace`).
+- A member that waits for partitions gets a shorter interval (`consumer_heartbeat_interval`).
 - A member that joins again under its own id starts from what it has (B6).
 - Where nothing is new on either side all of this comes to one answer, which `unchanged` gives
   at once: almost every heartbeat is one of these.

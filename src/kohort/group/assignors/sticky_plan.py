@@ -1,8 +1,8 @@
 """Plans of all assignors that level loads and let everybody keep what it can.
 
 Rules:
-- How many each member gets is computed in `balance`; here claims become counts, and counts become
-  partitions again. Free ones are dealt in turn, by topic and number, so that topics spread.
+- How many each member gets is computed in `sticky_counts`; here claims become counts, and counts
+  become partitions again. Free ones are dealt in turn, by topic and number, so that topics spread.
 - Where racks count, partitions are distinguished by their distance from each member; otherwise a
   bundle is whole topics, and the work grows with the members' topics and with what changes hands.
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
-from kohort.group.assignors.balance import Bundle, balance
 from kohort.group.assignors.base import GroupView, MemberView, Plan
 from kohort.group.assignors.claims import Claim, Ownership
 from kohort.group.assignors.loops_implementation import deal, hand_out, keep, tally
 from kohort.group.assignors.racks import Kind, Racks
+from kohort.group.assignors.sticky_counts import Bundle, balance
 
 Stretches = list[tuple[int, int]]
 

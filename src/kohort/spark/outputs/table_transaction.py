@@ -38,8 +38,8 @@ from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.fence import Batch, Fence
+from kohort.spark.outputs.merge_sql import ATTEMPT, ATTEMPT_BITS, Merge, Rejected, TableOutput
 from kohort.spark.outputs.protocol import Step, Stored, Topics, Written, ignore
-from kohort.spark.outputs.tables import ATTEMPT, ATTEMPT_BITS, Merge, Rejected, TableOutput
 from kohort.spark.outputs.topics import OutputRecord, encode_records
 from kohort.spark.outputs.violations import as_json, check_count, load_each
 

@@ -18,11 +18,11 @@ from kohort.client.shared.transaction import EncodedBatch
 from kohort.errors import ConfigError
 from kohort.retry.store import ConstraintError
 from kohort.retry.stores import open_store
-from kohort.spark.outputs.database import BatchStore, open_batches, stage_file
 from kohort.spark.outputs.fence import Batch, Fence
+from kohort.spark.outputs.merge_sql import Rejected, TableOutput
 from kohort.spark.outputs.protocol import Attempt, Stored, Written
 from kohort.spark.outputs.staging import Bad, StageSpec, stage
-from kohort.spark.outputs.tables import Rejected, TableOutput
+from kohort.spark.outputs.table_transaction import BatchStore, open_batches, stage_file
 from kohort.spark.outputs.topics import OutputRecord
 from kohort.spark.outputs.writing import kept
 from tests.known import known
@@ -293,9 +293,9 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
 ) -> None:
     """The transaction went through, and the connection was lost before anybody heard of it."""
     from kohort.retry.store import StoreBusyError
-    from kohort.spark.outputs import database
+    from kohort.spark.outputs import table_transaction
 
-    monkeypatch.setattr(database.time, "sleep", lambda _s: None)
+    monkeypatch.setattr(table_transaction.time, "sleep", lambda _s: None)
     real = upserts.batches._commit
     answers: list[str] = []
 
