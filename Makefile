@@ -170,7 +170,7 @@ wire: setup  ## write the message classes again from the schema files
 lowest:  ## the lowest versions that pyproject.toml allows, in an environment of their own
 	@$(PYTHON) tools/try_lowest.py
 
-audit: setup  ## known vulnerabilities and licences of what `kohort[all]` installs
+audit: setup  ## known vulnerabilities and licences of what Kohort and its extras install
 	@$(BIN)/python tools/audit.py
 
 workflows: setup  ## check .github/workflows with actionlint (Go)

@@ -75,7 +75,6 @@ def extensions() -> list[Extension]:
 setup(
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildKernel},
-    exclude_package_data={"": ["*.pyx", "*.pxi", "*.pxd", "*.h"]},  # the sdist has them
     options={
         "build_ext": {"parallel": os.cpu_count()},
         **({"bdist_wheel": {"py_limited_api": "cp312"}} if STABLE_ABI and not PURE else {}),

@@ -1,4 +1,4 @@
-"""Known vulnerabilities and licences of what `kohort[all]` installs: `make audit`.
+"""Known vulnerabilities and licences of what Kohort and its extras install: `make audit`.
 
 The packages are those of a resolver run for the lowest supported Python, without installing them.
 Licences are read off the installed distributions of this environment; with `--write` the list in
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,8 +57,13 @@ def tool(name: str) -> Path:
 
 
 def resolved() -> str:
-    """The requirements of every extra, with versions and hashes."""
-    words = ["pip", "compile", "--quiet", "--all-extras", "--python-version", "3.11"]
+    """The requirements of every extra, with versions and hashes.
+
+    Those of kohort-demo are a group: it needs a Kohort of this version, which PyPI may not have.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    words = ["pip", "compile", "--quiet", "--python-version", "3.11", "--group", "demo"]
+    words += [f"--extra={extra}" for extra in project["optional-dependencies"] if extra != "demo"]
     return subprocess.run(
         [tool("uv"), *words, "--generate-hashes", "pyproject.toml"],
         cwd=ROOT,

@@ -1,9 +1,10 @@
 """Build every distribution that one machine can, and try each in a clean environment.
 
 From `git ls-files` come an sdist, and from the sdist a wheel for CPython 3.11, a stable-ABI wheel
-for 3.12 and later, and a wheel in pure Python. On Linux, auditwheel turns the compiled ones into
-manylinux wheels. Then every CPython of this machine installs the wheel that pip picks for it, and
-runs `tools/smoke.py` and the README's first lines (`tools/try_readme.py`). Standard library only.
+for 3.12 and later, a wheel in pure Python, and kohort-demo's wheel. On Linux, auditwheel turns
+the compiled ones into manylinux wheels. Then every CPython of this machine installs the wheel that
+pip picks for it, and runs `tools/smoke.py` and the README's first lines (`tools/try_readme.py`);
+with kohort-demo, the smoke test runs again. Standard library only.
 """
 
 from __future__ import annotations
@@ -124,17 +125,23 @@ def build(work: Path, dist: Path, found: dict[Minor, Path]) -> None:
     for builder in builders.values():
         repair(builder, build_wheel(builder, source, work / "raw"), dist)
     shutil.copy(build_wheel(any_builder, source, work / "raw", KOHORT_BUILD_PURE="1"), dist)
+    shutil.copy(build_wheel(any_builder, source / "packages" / "kohort-demo", work / "raw"), dist)
 
 
 def try_out(python: Path, home: Path, wheels: Path, *, kernel: str, spark: bool) -> None:
-    """Install what pip picks from `wheels`, with its dependencies, and run the smoke test."""
+    """Install what pip picks from `wheels`, with its dependencies, and run the smoke tests."""
     inside = environment(python, home)
     pip = [inside, "-m", "pip", "install", "-q"]
-    run(*pip, "--no-index", "--no-deps", "--find-links", wheels, "kohort")
-    run(*pip, "kohort[spark]" if spark else "kohort")  # is there already: only what it needs
+    ours = [*pip, "--no-index", "--no-deps", "--find-links", wheels]
     smoke = [inside, "-I", ROOT / "tools" / "smoke.py", "--kernel", kernel]
-    run(*smoke, *(["--spark"] if spark else []), cwd=home)
+    run(*ours, "kohort")
+    run(*pip, "kohort")  # is there already: only what it needs
+    run(*smoke, cwd=home)
     run(inside, "-I", ROOT / "tools" / "try_readme.py", cwd=home)
+    run(*ours, "kohort-demo")
+    if spark:
+        run(*pip, "kohort[demo]")  # what both need, Spark too
+    run(*smoke, "--demo", *(["--spark"] if spark else []), cwd=home)
 
 
 def main() -> None:

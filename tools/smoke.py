@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TIMEOUT_S = 60
+DEMO_TIMEOUT_S = 300
 KOHORT = str(Path(sysconfig.get_path("scripts")) / "kohort")
 
 
@@ -96,6 +97,29 @@ def use_the_command_line(servers: str) -> None:
     assert "words" in run([KOHORT, "group", "lag", "cli", *where])
 
 
+def miss_the_demo(servers: str) -> None:
+    """Without kohort-demo, the commands that need it say in one line how to install it."""
+    for words in (["demo", "flights"], ["simulate", "compare"]):
+        done = subprocess.run([KOHORT, *words], stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 1, done
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.endswith("install it with: pip install 'kohort[demo]'\n"), done.stderr
+
+
+def compare_designs(servers: str) -> None:
+    """`kohort simulate compare`, which is part of kohort-demo."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["simulate", "compare", "--size", "10x20", "--no-plots", "--out", folder]
+        assert "zookeeper" in run([KOHORT, *words])
+
+
+def load_flights(servers: str) -> None:
+    """`kohort demo flights` on some hundred flights; its exit code says that the books balance."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["demo", "flights", "--limit", "300", "--retries", "1s", "--dir", folder]
+        subprocess.run([KOHORT, *words], check=True, timeout=DEMO_TIMEOUT_S)
+
+
 def run(words: list[str], text: str = "") -> str:
     """What a command prints. Raises CalledProcessError."""
     return subprocess.run(
@@ -127,12 +151,16 @@ def main() -> None:
     """Run every check; the first that fails ends it with its traceback."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kernel", choices=["cython", "python"], default="cython")
-    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--spark", action="store_true", help="Spark is installed")
+    parser.add_argument("--demo", action="store_true", help="kohort-demo is installed")
     options = parser.parse_args()
     check_installation(options.kernel)
     checks: list[Callable[[str], None]] = [produce_and_consume, run_an_app, use_the_command_line]
     if options.spark:
         checks.append(read_with_spark)
+    checks.append(compare_designs if options.demo else miss_the_demo)
+    if options.demo and options.spark:
+        checks.append(load_flights)
     with tempfile.TemporaryDirectory() as folder, broker(folder) as servers:
         for check in checks:
             check(servers)

