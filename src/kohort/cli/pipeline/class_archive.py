@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.broker import Broker, BrokerConfig
 from kohort.client.admin.admin import Admin
 from kohort.client.admin.types import NewTopic
 from kohort.client.producer.producer import Producer
@@ -21,7 +22,6 @@ from kohort.errors import KohortError
 from kohort.spark import Pipeline, session
 from kohort.spark.class_archive import USE, WRITE, path
 from kohort.spark.sessions import ensure_java
-from kohort.testing.cluster import Cluster
 
 TIMEOUT_S: Final = 600.0
 _ROWS: Final = 200
@@ -70,8 +70,10 @@ def make_archive() -> Path:
 def main() -> None:
     """A pipeline that needs most of what pipelines need: sources, joins, windows, outputs."""
     spark = session("kohort class archive", master="local[2]", profile="local")
-    with tempfile.TemporaryDirectory() as work, Cluster() as cluster:
-        _run(spark, cluster.bootstrap, work)
+    with tempfile.TemporaryDirectory() as work:
+        config = BrokerConfig(port=0, data_dir=str(Path(work) / "broker"))
+        with Broker(config) as broker:
+            _run(spark, broker.bootstrap, work)
     gateway: Any = type(spark.sparkContext)._gateway
     process = gateway.proc
     spark.stop()
