@@ -106,6 +106,17 @@ LONGEST_FIRST = (
     "tests/e2e/test_interop_transactions.py",
     "tests/processing/test_docs.py",
     "tests/broker/apis/test_hostile.py",
+    "tests/test_tidy.py",
+    "tests/console/test_pages.py",
+    "tests/simulator/test_worlds.py",
+    "tests/retry/test_fenced.py",
+    "tests/retry/test_redrive.py",
+    "tests/processing/test_app.py",
+    "tests/simulator/system/test_worlds.py",
+    "tests/test_promises_pages.py",
+    "tests/testing/test_verifiable.py",
+    "tests/testing/test_plugin.py",
+    "tests/wire/test_compiled.py",
 )
 """What takes longest, by measured time; those with a JVM apart, so that not all of them begin at
 once. Whatever is slow and not named here comes next."""
