@@ -42,6 +42,7 @@ class WaitingRow:
     Attributes:
         number: which retry it waits for.
         waits_in: the retry topic with its copy.
+        waits_at: where in it, as `TOPIC/PARTITION/OFFSET`; empty where only the ledger was asked.
     """
 
     origin: Origin
@@ -53,6 +54,7 @@ class WaitingRow:
     first_failed_ms: int
     due_ms: int | None
     waits_in: str
+    waits_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.client.common.types import TopicPartition
     from kohort.observe.open_transactions import Open
-    from kohort.observe.snapshot import ClusterSnapshot
+    from kohort.observe.snapshot import ClusterSnapshot, Seen
 
 log = logging.getLogger("kohort.console")
 
@@ -67,6 +67,8 @@ class Sampler:
         interval_s: seconds from sample to sample.
         history: a file for some hours of history; None keeps it in memory.
         hours: how much of it is kept.
+        times_first: read the times of unread records for the first sample, too, which then takes
+            longer.
 
     Raises:
         StorageError: the history file cannot be used.
@@ -80,9 +82,11 @@ class Sampler:
         interval_s: float = INTERVAL_S,
         history: Path | None = None,
         hours: float = 6.0,
+        times_first: bool = False,
     ) -> None:
         self._admin, self.interval_s = admin, interval_s
         self._times = RecordTimes(settings)
+        self._times_first = times_first
         self.history = History(history, hours)
         self._snapshots: deque[ClusterSnapshot] = deque(maxlen=SNAPSHOTS_KEPT)
         self._ends: dict[TopicPartition, Ends] = {}
@@ -160,7 +164,9 @@ class Sampler:
         self._note_ends(now)
         evidence = Evidence(self._transactions(now), ends=self._ends, samples=self._samples(now))
         overview_ = overview(now, before, evidence, self.latest)
-        times, nothing = self._read(overview_.groups)
+        times, nothing = (
+            self._read(overview_.groups) if before is not None or self._times_first else ({}, {})
+        )
         if times or nothing:
             evidence = Evidence(evidence.transactions, nothing, times, self._ends, evidence.samples)
             overview_ = refined(overview_, before, evidence, self.latest)
@@ -209,10 +215,10 @@ class Sampler:
         wanted = heapq.nsmallest(
             MOST,
             (
-                (f.state is not State.STUCK, -(f.seen.lag or 0), name, f.partition, f.seen)
+                (not stuck, -(seen.lag or 0), name, tp, seen)
                 for name, view in groups.items()
-                for f in (view.verdict.findings if view.verdict else ())
-                if f.seen.lag and (f.seen.first or 0) <= (f.seen.committed or 0)
+                for stuck, tp, seen in _seen(view)
+                if seen.lag and (seen.first or 0) <= (seen.committed or 0)
             ),
             key=lambda item: item[:4],
         )
@@ -234,6 +240,15 @@ class Sampler:
                 else:
                     times[one[tp][0], tp] = at_ms
         return times, nothing
+
+
+def _seen(view: GroupView) -> Iterator[tuple[bool, TopicPartition, Seen]]:
+    """Each partition of a group, and whether it is stuck; at the first look none is yet."""
+    if view.verdict is None:
+        yield from ((False, tp, seen) for tp, seen in view.look.partitions.items())
+    else:
+        for one in view.verdict.findings:
+            yield one.state is State.STUCK, one.partition, one.seen
 
 
 @contextmanager

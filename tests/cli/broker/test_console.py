@@ -8,6 +8,8 @@ import subprocess
 import sys
 import urllib.request
 
+from kohort.cli.broker.commands import broker
+from kohort.cli.console.commands import DEFAULT_LISTEN
 from tests.patience import PATIENCE_S
 
 RUN = (sys.executable, "-m", "kohort", "broker", "run", "--port", "0", "--console", "0")
@@ -34,3 +36,9 @@ def test_a_broker_with_passwords_has_none_for_its_console() -> None:
     )
     assert done.returncode == 2
     assert "kohort console" in done.stderr
+
+
+def test_without_a_port_it_is_the_one_of_kohort_console() -> None:
+    run = broker.commands["run"]
+    port = run.make_context("run", ["--console", "--nodes", "2"]).params["console_port"]
+    assert DEFAULT_LISTEN.endswith(f":{port}")

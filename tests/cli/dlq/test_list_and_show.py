@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,10 @@ def test_what_waits_by_topic(kohort: Run, cluster: Cluster) -> None:
     assert [row["offset"] for row in ran.json["rows"]] == [5, 4, 3, 1]
     assert ran.json["rows"][0]["due"] == "2096-10-02T07:06:39.995Z"
     assert ran.json["rows"][0]["retry_topic"] == retry_topic
+    place = ran.json["rows"][0]["waits_at"]  # what `app retry-record` takes
+    assert re.fullmatch(rf"{re.escape(retry_topic)}/\d+/\d+", place)
     ran = kohort("retry", "list", "--topic", "src", "--group", "list")
+    assert ran.lines[1].endswith(place)
     assert ran.err == "4 records wait\n"
     assert "KeyError: 'amuont'" in ran.lines[1]
     ran = kohort("retry", "list", "--topic", "src", "--group", "nobody")

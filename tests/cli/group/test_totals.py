@@ -30,6 +30,8 @@ def test_a_line_for_each_group(kohort: Run, cluster: Cluster) -> None:
         "OLDEST-UNREAD",
     ]
     assert told.lines[1].split()[:5] == ["late", "Empty", "0", "2", "4"]
+    once = kohort("group", "lag", "late", "--total", "-o", "json").json["rows"]
+    assert once[0]["oldest_unread"] > 1_000_000_000_000  # one look reads the record's own time
     assert told.lines[2].split() == ["done", "Empty", "0", "2", "0", "0ms"]
     rows = kohort("group", "lag", "late", "--total", "--for", "1ms", "-o", "json").json["rows"]
     assert rows[0]["lag"] == 4

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kohort.broker.control.port import Control
 
 DEFAULT_PORT = 9092
+CONSOLE_PORT = 8088
 CONTROL_LOG = 10_000
 """Requests that are kept for `kohort faults requests`."""
 EXAMPLES = """\b
@@ -37,7 +38,7 @@ Examples:
   kohort broker run --nodes 3 --racks a,b,c
   KOHORT_USERS="alice:secret" kohort broker run --data-dir ./data
   kohort broker run --nodes 3 --control 9690
-  kohort broker run --console 8088
+  kohort broker run --console
   kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
 """
 
@@ -75,8 +76,11 @@ for command in (*COMMANDS, repair):
     "--console",
     "console_port",
     type=click.IntRange(0, 65_535),
-    metavar="PORT",
-    help="Run the web console, too, on this port of 127.0.0.1 (0: any free one).",
+    is_flag=False,
+    flag_value=CONSOLE_PORT,
+    metavar="[PORT]",
+    help="Run the web console, too, on this port of 127.0.0.1 (0: any free one)."
+    f"  [without PORT: {CONSOLE_PORT}]",
 )
 @click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
 @click.option(

@@ -68,7 +68,7 @@ def show_totals(
     """
     from kohort.sampling.sampler import Sampler
 
-    sampler = Sampler(admin, settings)
+    sampler = Sampler(admin, settings, times_first=True)
     rates = bool(watch_s)
     try:
         while True:
@@ -124,7 +124,9 @@ def _figure(figure: Total, table: bool) -> Any:
 
 
 def _age(figure: Total, table: bool) -> Any:
-    """Milliseconds; for people as `4m12s`."""
+    """Milliseconds; for people as `4m12s`. A bound of nothing says nothing."""
+    if not figure.value and figure.at_least:
+        return None
     if figure.value is None or not table:
         return figure.value
     return f"{'>=' if figure.at_least else ''}{format_elapsed(figure.value)}"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kohort.retry.ledger_view import WaitingRow
 
 COLUMNS = ("retry_topic", "delay", "waiting", "due_now", "oldest_due", "next_due", "counted_by")
-ROW_COLUMNS = ("origin", "retry", "due", "reason", "error", "first_failed", "retry_topic")
+ROW_COLUMNS = ("origin", "retry", "due", "reason", "error", "first_failed", "waits_at")
 JSON_COLUMNS = (
     "topic",
     "partition",
@@ -54,6 +54,7 @@ JSON_COLUMNS = (
     "fingerprint",
     "first_failed",
     "retry_topic",
+    "waits_at",
 )
 MESSAGE_COLUMNS = 60
 PAGE_RECORDS = 500
@@ -108,7 +109,8 @@ def status(source: Source, output: str, client: Client) -> None:
 def list_waiting(source: Source, limit: int, output: str, client: Client) -> None:
     """Which records wait for their next try, why, and until when.
 
-    Without a ledger the retry topics are read to their end, from the group's position.
+    Without a ledger the retry topics are read to their end, from the group's position. WAITS-AT is
+    the place that `kohort app retry-record` and `dead-letter-record` take.
     """
     from kohort.retry.ledger_view import waiting_rows
 
@@ -137,7 +139,7 @@ def _as_row(row: WaitingRow) -> dict[str, Any]:
         "reason": row.reason,
         "error": error[:MESSAGE_COLUMNS] if row.error_class else None,
         "first_failed": iso_time(row.first_failed_ms),
-        "retry_topic": row.waits_in,
+        "waits_at": row.waits_at or row.waits_in,
     }
 
 
@@ -157,6 +159,7 @@ def _as_json(row: WaitingRow) -> dict[str, Any]:
         "fingerprint": row.fingerprint,
         "first_failed": iso_time(row.first_failed_ms),
         "retry_topic": row.waits_in,
+        "waits_at": row.waits_at or None,
     }
 
 
@@ -216,6 +219,7 @@ def _waiting_row(record: Record) -> WaitingRow | None:
         retry.first_failed_at_ms,
         due_ms,
         record.topic,
+        f"{record.topic}/{record.partition}/{record.offset}",
     )
 
 
