@@ -134,6 +134,7 @@ def test_what_waits_by_the_ledger(bare: Run, url: str) -> None:
             "fingerprint": "fcus",
             "first_failed": "1970-01-01T00:00:01.000Z",
             "retry_topic": RETRIES[1],
+            "waits_at": None,
         }
         for offset, due in ((1, "1970-01-01T00:00:05.000Z"), (2, "2096-10-02T07:06:40.000Z"))
     ]
@@ -146,7 +147,7 @@ def test_what_waits_by_the_ledger(bare: Run, url: str) -> None:
         "REASON",
         "ERROR",
         "FIRST-FAILED",
-        "RETRY-TOPIC",
+        "WAITS-AT",
     ]
     assert "Temporary: customer 7 is not there" in ran.lines[1]
 
