@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,7 +22,7 @@ NAMES = {api.request.NAME.removesuffix("Request") for api in APIS.values()}
 
 
 @pytest.fixture(scope="module")
-def hiding() -> Hiding:
+def hiding() -> Iterator[Hiding]:
     cluster = Embedded(
         security_protocol="SASL_PLAINTEXT",
         users=USERS,

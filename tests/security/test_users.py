@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kohort import Admin
-from kohort.broker.log.directory import DataDirectory
+from kohort.broker.log.directory import USERS_FILE, DataDirectory
 from kohort.broker.log.files import MemoryFiles
-from kohort.broker.security.users import USERS_FILE, Users
+from kohort.broker.security.users import Users
 from kohort.errors import BrokerError, StorageError
 from kohort.sasl.scram import ScramCredential
 from kohort.testing import Cluster
