@@ -14,10 +14,21 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
-from kohort import Admin, Consumer, TopicPartition
+from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
+from kohort.broker.faults.faulty_files import ERRORS, OPERATIONS
 from kohort.errors import UsageError
+from kohort.observe.faults import DISK_ERRORS, DISK_OPERATIONS
 from tests.clusters import Embedded
-from tests.console.world import HOSTILE, LONG, TOKEN, World, console, waiting_app, world
+from tests.console.world import (
+    HOSTILE,
+    LONG,
+    TOKEN,
+    World,
+    console,
+    control_port,
+    waiting_app,
+    world,
+)
 from tests.patience import until
 
 SCREENS = (
@@ -49,6 +60,7 @@ SCREENS = (
     "/broker",
     "/broker/fault?then=fail&api=Heartbeat&errors=NOT_COORDINATOR&times=2&group=" + LONG,
     "/broker/fault?then=delay&api=Metadata&delay_ms=200",
+    "/broker/fault?then=disk&operation=sync&error=EIO&path=" + LONG + "&after=3",
     "/broker/fault?then=fail&api=Metadatta&errors=NOT_COORDINATOR",
     "/broker/requests",
     "/broker/requests?api=Metadata",
@@ -554,3 +566,38 @@ def test_a_console_without_a_control_port_says_how_to_get_one(there: World) -> N
         assert alone.ask("/broker/fault?then=cut").status == 400
         assert alone.ask("/story?seed=1&members=1&faults=none").status == 200
         assert 'href="/broker"' not in alone.ask("/groups").text
+
+
+def test_a_fault_of_the_disk_is_previewed_set_met_and_removed() -> None:
+    """Screen 13 has the faults that the command line has."""
+    with (
+        Embedded(request_log=100) as cluster,
+        control_port(cluster) as control,
+        console(cluster, control=control, allow_actions=True) as server,
+    ):
+        visitor = Visitor(server.url)
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("written", 1)])
+        asked = "/broker/fault?then=disk&operation=append&error=ENOSPC&path=written-0/*&times=1"
+        page = visitor.ask(asked)
+        assert "The next append of written-0/* fails with ENOSPC." in page.text
+        command = visitor.ask(f"{asked}&after=2&format=json").json["command"]
+        assert "disk append --error ENOSPC --path 'written-0/*' --after 2 --times 1" in command
+        form = {"form_token": page.hidden("form_token"), "fault": page.hidden("fault")}
+        assert visitor.ask("/broker/fault", form).status == 400, "not confirmed"
+        assert visitor.ask("/broker/fault", {**form, "confirm": "yes"}).status == 303
+        made = visitor.ask("/broker?format=json").json["faults"][-1]
+        assert (made["id"], made["about"], made["left"]) == (None, "path=written-0/*", "1")
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send("written", b"not written at first").result(60)
+        assert visitor.ask("/broker?format=json").json["faults"][-1]["spent"]
+        assert visitor.ask("/audit?format=json").json["rows"][0]["target"] == "fault of the disk"
+        remove = {"form_token": form["form_token"], "id": "all", "confirm": "yes"}
+        assert visitor.ask("/broker/fault/remove", remove).status == 303
+        assert visitor.ask("/broker?format=json").json["faults"] == []
+        wrong = visitor.ask("/broker/fault?then=disk&operation=write&format=json").json
+        assert "append, sync, read" in wrong["note"]
+
+
+def test_the_disk_fails_by_the_words_of_the_broker() -> None:
+    assert (OPERATIONS, tuple(ERRORS)) == (DISK_OPERATIONS, DISK_ERRORS)

@@ -16,6 +16,10 @@ ONCE: Final = ("silence", "cut")
 """Without a number of times they meet one request."""
 NARROWED: Final = ("node", "topic", "partition", "group", "transactional_id", "client_id")
 """What a fault can be limited to."""
+DISK: Final = "disk"
+"""A fault of the disk, which meets files and no requests."""
+DISK_OPERATIONS: Final = ("append", "sync", "read")
+DISK_ERRORS: Final = ("EIO", "ENOSPC", "EROFS")
 _COLUMNS: Final = ("id", "then", "api", "errors", "hits", "left", "times")
 
 
@@ -56,6 +60,49 @@ def fault_body(
     if handled:
         body["handled"] = True
     return body
+
+
+def disk_body(
+    operation: str,
+    error: str = "EIO",
+    *,
+    path: str = "*",
+    after: int = 0,
+    times: int | None = None,
+) -> dict[str, Any]:
+    """The description of a fault of the disk, as POST /disk takes it.
+
+    Args:
+        operation: one of `DISK_OPERATIONS`.
+        error: the operating system's, one of `DISK_ERRORS`.
+        path: of files, `TOPIC-PARTITION/*`, with `*` and `?`.
+        after: so many calls succeed first.
+        times: calls that fail; None for all.
+
+    Raises:
+        UsageError: there is no such operation or error.
+    """
+    for name, value, known in (
+        ("operation", operation, DISK_OPERATIONS),
+        ("error", error, DISK_ERRORS),
+    ):
+        if value not in known:
+            raise UsageError(f"{name}={value!r}; it is one of {', '.join(known)}")
+    return {"operation": operation, "error": error, "path": path, "after": after, "times": times}
+
+
+def disk_row(fault: Mapping[str, Any]) -> dict[str, Any]:
+    """A fault of GET /disk, in the columns of `fault_row`; it has no number."""
+    after = f" after={fault['after']}" if fault["after"] else ""
+    return {
+        "id": None,
+        "then": f"{DISK} {fault['operation']}",
+        "api": [],
+        "errors": [fault["error"]],
+        "hits": fault["hits"],
+        "left": None if fault["times"] is None else fault["times"] - fault["hits"],
+        "about": f"path={fault['path']}{after}",
+    }
 
 
 def fault_row(fault: Mapping[str, Any]) -> dict[str, Any]:

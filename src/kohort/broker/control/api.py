@@ -186,6 +186,12 @@ def _remove_fault(broker: Broker, asked: Asked) -> Answer:
     return {"removed": 1}
 
 
+def _disk(broker: Broker, asked: Asked) -> Answer:
+    names = [entry.name for entry in fields(DiskFault)]
+    faults = _gate(broker).disk.list()
+    return {"faults": [{name: getattr(fault, name) for name in names} for fault in faults]}
+
+
 def _fail_disk(broker: Broker, asked: Asked) -> Answer:
     known = {entry.name for entry in fields(DiskFault)} - {"hits"}
     unknown = sorted(set(asked.body) - known)
@@ -231,6 +237,7 @@ _ROUTES: Final[dict[tuple[str, str, int], Route]] = {
     ("POST", "faults", 1): _add_fault,
     ("DELETE", "faults", 1): _clear_faults,
     ("DELETE", "faults", 2): _remove_fault,
+    ("GET", "disk", 1): _disk,
     ("POST", "disk", 1): _fail_disk,
     ("POST", "limits", 1): _limit,
     ("GET", "requests", 1): _requests,

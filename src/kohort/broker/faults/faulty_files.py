@@ -19,7 +19,7 @@ from typing import Final
 
 from kohort.broker.log.files import Buffer, Files, LogFile, Syncable
 from kohort.errors import UsageError
-from kohort.lean import dataclass
+from kohort.lean import dataclass, replace
 
 OPERATIONS: Final = ("append", "sync", "read")
 ERRORS: Final = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS}
@@ -62,6 +62,11 @@ class Disk:
                 raise UsageError(f"{MAX_RULES} faults of the disk are set; clear some first")
             self._faults.append(fault)
         return fault
+
+    def list(self) -> Sequence[DiskFault]:
+        """Copies of those that are set, used up or not."""
+        with self._lock:
+            return [replace(fault) for fault in self._faults]
 
     def clear(self) -> None:
         """Fail no longer."""

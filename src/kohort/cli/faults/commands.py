@@ -10,7 +10,17 @@ import click
 from kohort.cli.common.control_port import control_option
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
-from kohort.observe.faults import KINDS, counted, fault_body, fault_row, request_row
+from kohort.observe.faults import (
+    DISK_ERRORS,
+    DISK_OPERATIONS,
+    KINDS,
+    counted,
+    disk_body,
+    disk_row,
+    fault_body,
+    fault_row,
+    request_row,
+)
 from kohort.sampling.control_port import ControlPort
 
 ADD_EXAMPLES = """\b
@@ -78,10 +88,10 @@ def add(
     epilog="\b\nExamples:\n"
     "  kohort faults disk append --error ENOSPC --path 'orders-0/*' --after 3 --control 9690\n"
 )
-@click.argument("operation", type=click.Choice(["append", "sync", "read"]))
+@click.argument("operation", type=click.Choice(DISK_OPERATIONS))
 @click.option(
     "--error",
-    type=click.Choice(["EIO", "ENOSPC", "EROFS"]),
+    type=click.Choice(DISK_ERRORS),
     default="EIO",
     show_default=True,
     help="The operating system's error.",
@@ -94,8 +104,7 @@ def disk(
     operation: str, error: str, path: str, after: int, times: int | None, control: ControlPort
 ) -> None:
     """Let the broker's disk fail."""
-    body = {"operation": operation, "error": error, "path": path, "after": after, "times": times}
-    control.ask("POST", "/disk", body)
+    control.ask("POST", "/disk", disk_body(operation, error, path=path, after=after, times=times))
     click.echo(f"{operation} fails with {error}")
 
 
@@ -121,8 +130,9 @@ def limit(api: str, max_version: int, control: ControlPort) -> None:
 @control_option
 @output_option
 def list_faults(control: ControlPort, output: str) -> None:
-    """List the faults that are set, used up or not."""
+    """List the faults that are set, used up or not; those of the disk have no number."""
     rows = [fault_row(fault) for fault in control.ask("GET", "/faults")["faults"]]
+    rows += [disk_row(fault) for fault in control.ask("GET", "/disk")["faults"]]
     if output == "table":
         rows = [{**row, "errors": counted(row.get("errors", ())) or None} for row in rows]
     show(rows, ["id", "then", "api", "errors", "hits", "left", "about"], output)
@@ -135,7 +145,7 @@ def list_faults(control: ControlPort, output: str) -> None:
 @click.argument("number", type=int, required=False)
 @control_option
 def clear(number: int | None, control: ControlPort) -> None:
-    """Take one fault away, or all; answers that are held leave."""
+    """Take one fault away, or all, the disk's among them; answers that are held leave."""
     control.ask("DELETE", "/faults" if number is None else f"/faults/{number}")
     click.echo("no fault is set" if number is None else f"fault {number} is gone")
 

@@ -15,7 +15,7 @@ from kohort.console.views.embedded import (
     requests_view,
 )
 from kohort.errors import ErrorCode, UsageError
-from kohort.observe.faults import KINDS, NARROWED, fault_body
+from kohort.observe.faults import DISK, KINDS, NARROWED, disk_body, fault_body
 from kohort.sampling.control_port import ControlPort
 from kohort.wire import API_NAMES
 
@@ -27,7 +27,7 @@ NO_CONTROL: Final = (
     "This console knows no control port. Start the broker with `kohort broker run --control 9690`, "
     "and the console with `kohort console --control 9690`."
 )
-_NUMBERS: Final = ("node", "partition", "times", "skip", "delay_ms")
+_NUMBERS: Final = ("node", "partition", "times", "skip", "delay_ms", "after")
 
 
 def _port(desk: Desk) -> ControlPort:
@@ -39,13 +39,14 @@ def _port(desk: Desk) -> ControlPort:
 def broker(desk: Desk, asked: Asked) -> Screen:
     """Nodes and faults, and the form of a further fault."""
     del asked
-    nodes, faults, note = list[Any](), list[Any](), NO_CONTROL
+    nodes, faults, disk, note = list[Any](), list[Any](), list[Any](), NO_CONTROL
     if desk.control:
         port = _port(desk)
         nodes, note = port.ask("GET", "/nodes")["nodes"], ""
-        faults = port.ask("GET", "/faults")["faults"]
+        faults, disk = port.ask("GET", "/faults")["faults"], port.ask("GET", "/disk")["faults"]
     errors = [code.name for code in ErrorCode]
-    view = broker_view(desk.control, nodes, faults, KINDS, sorted(API_NAMES.values()), errors, note)
+    apis = sorted(API_NAMES.values())
+    view = broker_view(desk.control, nodes, faults, disk, KINDS, apis, errors, note)
     return Screen("broker.html", "Embedded broker", "broker", view, _command(desk, "list"))
 
 
@@ -66,12 +67,12 @@ def fault(desk: Desk, asked: Asked) -> Screen:
     port = _port(desk)
     try:
         body = _body(asked.query)
-        rule = _rule(body)
+        rule = None if body["then"] == DISK else _rule(body)
     except UsageError as error:
         view = fault_plan_view(desk.control, "", "", (), (), str(error))
         return Screen("fault.html", "A fault", "broker", view)
-    seen = port.ask("GET", "/requests")["requests"]
-    met = [one for one in seen if _meets(rule, one)]
+    seen: list[Any] = [] if rule is None else port.ask("GET", "/requests")["requests"]
+    met = [one for one in seen if rule is not None and _meets(rule, one)]
     view = fault_plan_view(desk.control, fault_words(body), json.dumps(body), seen, met)
     return Screen("fault.html", "A fault", "broker", view, _command(desk, *_words(body)))
 
@@ -88,9 +89,14 @@ def add_fault(desk: Desk, asked: Asked) -> Redirect:
     if not isinstance(body, dict):
         raise UsageError("the form has no fault; begin at /broker")
     described = cast("dict[str, Any]", body)
-    _rule(described)
-    made = _port(desk).ask("POST", "/faults", described)
-    desk.audit.add(asked.form["who"], "add fault", f"fault {made['id']}", details=described)
+    if described.get("then") == DISK:
+        fields = {key: value for key, value in described.items() if key != "then"}
+        _port(desk).ask("POST", "/disk", fields)
+        target = "fault of the disk"
+    else:
+        _rule(described)
+        target = f"fault {_port(desk).ask('POST', '/faults', described)['id']}"
+    desk.audit.add(asked.form["who"], "add fault", target, details=described)
     return Redirect("/broker")
 
 
@@ -135,9 +141,18 @@ def change_node(desk: Desk, asked: Asked) -> Redirect:
 def _body(query: Mapping[str, str]) -> dict[str, Any]:
     """The description of the fault that a query asks for. Raises UsageError."""
     kind = query.get("then", "")
-    if kind not in KINDS:
-        raise UsageError(f"then={kind!r}; it is one of {', '.join(KINDS)}")
+    if kind not in (*KINDS, DISK):
+        raise UsageError(f"then={kind!r}; it is one of {', '.join((*KINDS, DISK))}")
     numbers = {name: _number(query, name) for name in _NUMBERS if query.get(name)}
+    if kind == DISK:
+        fault = disk_body(
+            query.get("operation", ""),
+            query.get("error", "EIO"),
+            path=query.get("path") or "*",
+            after=numbers.get("after", 0),
+            times=numbers.get("times"),
+        )
+        return {"then": DISK, **fault}
     texts = {name: query[name] for name in NARROWED if query.get(name) and name not in _NUMBERS}
     narrowed = {name: n for name, n in numbers.items() if name in (*NARROWED, "skip")}
     return fault_body(
@@ -187,6 +202,12 @@ def _meets(rule: Fault, request: Mapping[str, Any]) -> bool:
 
 def _words(body: Mapping[str, Any]) -> list[str]:
     """The words of `kohort faults` that set this fault."""
+    if body["then"] == DISK:
+        words = [DISK, str(body["operation"]), "--error", str(body["error"])]
+        for name in ("path", "after", "times"):
+            if body[name] not in ("*", 0, None):
+                words += [f"--{name}", str(body[name])]
+        return words
     words = ["add", str(body["then"]), *body["api"]]
     errors: Sequence[str] = body.get("errors") or ()
     for error in errors:

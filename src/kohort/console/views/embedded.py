@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.console.views.figures import DASH, clock, count
-from kohort.observe.faults import counted, fault_row, request_row
+from kohort.observe.faults import DISK, counted, disk_row, fault_row, request_row
 
 REQUESTS_SHOWN: Final = 100
 MATCHES_SHOWN: Final = 20
@@ -25,9 +25,9 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """One fault that is set."""
+    """One fault that is set; one of the disk has no number."""
 
-    id: int
+    id: int | None
     words: str
     about: str
     hits: str
@@ -96,6 +96,7 @@ def broker_view(
     control: str,
     nodes: Sequence[Mapping[str, Any]],
     faults: Sequence[Mapping[str, Any]],
+    disk: Sequence[Mapping[str, Any]],
     kinds: Sequence[str],
     apis: Sequence[str],
     errors: Sequence[str],
@@ -107,6 +108,7 @@ def broker_view(
         control: the control port as it was given; "" where there is none.
         nodes: of GET /nodes.
         faults: of GET /faults.
+        disk: the disk's, of GET /disk.
         kinds: what a fault can do.
         apis: names of APIs to choose from.
         errors: names of errors to choose from.
@@ -119,7 +121,7 @@ def broker_view(
             NodeRow(one["id"], f"{one['host']}:{one['port']}", one["rack"] or DASH, one["running"])
             for one in nodes
         ],
-        [_fault(one) for one in faults],
+        [*map(_fault, faults), *map(_disk_fault, disk)],
         kinds,
         apis,
         errors,
@@ -138,12 +140,39 @@ def _fault(fault: Mapping[str, Any]) -> FaultRow:
     )
 
 
+def _disk_fault(fault: Mapping[str, Any]) -> FaultRow:
+    row = disk_row(fault)
+    left: int | None = row["left"]
+    return FaultRow(
+        None,
+        disk_words(fault),
+        str(row["about"]),
+        count(fault["hits"]),
+        "no end" if left is None else count(left),
+        left == 0,
+    )
+
+
+def disk_words(fault: Mapping[str, Any]) -> str:
+    """A fault of the disk as a sentence.
+
+    Args:
+        fault: as GET /disk answers it, or as POST /disk takes it.
+    """
+    times: int | None = fault["times"]
+    which = {None: "Every", 1: "The next"}.get(times, f"Each of the next {times}")
+    after = f", after {count(fault['after'])} that succeed" if fault["after"] else ""
+    return f"{which} {fault['operation']} of {fault['path']} fails with {fault['error']}{after}."
+
+
 def fault_words(fault: Mapping[str, Any]) -> str:
     """A fault as a sentence: which requests, and what happens to them.
 
     Args:
-        fault: as GET /faults answers it, or as POST /faults takes it.
+        fault: as GET /faults answers it, or as POST /faults takes it; or one of the disk.
     """
+    if fault["then"] == DISK:
+        return disk_words(fault)
     apis: Sequence[str] = fault.get("api") or ()
     whose = " and ".join(apis) if apis else "Every API"
     handled = " after the request is carried out" if fault.get("handled") else ""
