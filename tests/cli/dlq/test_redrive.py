@@ -43,6 +43,7 @@ def test_it_asks_before_it_sends(failures) -> None:
     unasked = run(failures, "--id", "r1", answer="")
     assert unasked.exit_code == 2
     assert "nobody answers here; add --yes" in unasked.output
+    assert "[y/N]: \n" in unasked.output, "the error begins a line of its own"
     assert failures.entry() == []
     done = run(failures, "--id", "r1", answer="y\n")
     assert done.exit_code == 0, done.output

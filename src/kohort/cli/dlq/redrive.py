@@ -139,6 +139,7 @@ def _confirm(question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
+        click.echo()  # the question has left its line open
         raise click.UsageError(
             "nobody answers here; add --yes to send them, or --dry-run to only look"
         ) from None
