@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
-from kohort.demo.flights_report import Facts, text_of, write_report
+import matplotlib.pyplot as plt
+
+from kohort.demo.flights_report import Facts, _retries, _throughput, text_of, write_report
 
 GOOD = Facts(
     inputs=336_776,
@@ -25,6 +28,8 @@ GOOD = Facts(
     retries={"2s": [(1.0, 5), (2.0, 7)]},
     loaded_over_time=[(1.0, 800), (2.0, 900)],
     delay_by_carrier=[("UA", 3.5, 1000), ("AS", -9.9, 700)],
+    carriers={"UA": "United Air Lines Inc."},
+    about={"Command": "kohort demo flights --dir <here>", "Machine": "2 cores"},
 )
 
 
@@ -49,7 +54,10 @@ def test_every_plot_has_a_name_a_table_and_the_page_s_colours(tmp_path: Path) ->
     """For a screen reader, for whoever wants the figure, and for a dark screen."""
     _, as_html = write_report(GOOD, tmp_path, ["kohort console -b h:1 --store 'sqlite:///<x>'"])
     page = as_html.read_text()
-    assert page.count('<svg role="img" aria-label="') == page.count("<table>") == 5
+    assert page.count('<svg role="img" aria-label="') == page.count("<details>") == 5
+    assert "<td>UA United Air Lines Inc.</td>" in page
+    assert "kohort demo flights --dir &lt;here&gt;" in page
+    assert "2 cores" in page
     assert "prefers-color-scheme: dark" in page
     assert "#1d2733" not in page
     assert "&lt;x&gt;" in page
@@ -84,3 +92,23 @@ def test_what_does_not_add_up_is_said(change: dict[str, int], said: str, tmp_pat
     as_json, as_html = write_report(facts, tmp_path)
     assert json.loads(as_json.read_text())["reconciled"] is False
     assert "verdict bad" in as_html.read_text()
+
+
+def test_plots_of_the_run_share_their_time_axis() -> None:
+    """Both begin at the start of the run and end at its end, whatever they show."""
+    _, axes = plt.subplots(2)
+    _retries(axes[0], GOOD)
+    _throughput(axes[1], GOOD)
+    assert axes[0].get_xlim() == axes[1].get_xlim() == (0, GOOD.seconds)
+
+
+def test_a_day_is_new_york_s() -> None:
+    """The last evening of the year is no day of its own."""
+    import pyarrow as pa
+
+    from kohort.demo.flights_run import _days
+
+    evening = datetime(2014, 1, 1, 0, 30, tzinfo=UTC)
+    batch = pa.record_batch({"timestamp": pa.array([evening], pa.timestamp("ms", "UTC"))})
+    (day,) = _days(batch)
+    assert datetime.fromtimestamp(day * 86_400, UTC).date() == date(2013, 12, 31)

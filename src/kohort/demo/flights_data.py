@@ -112,6 +112,12 @@ def data_directory() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
+def carrier_names() -> dict[str, str]:
+    """The name of each carrier, by its code."""
+    table = read_table("airlines")
+    return dict(zip(table["carrier"].to_pylist(), table["name"].to_pylist(), strict=True))
+
+
 def read_table(name: str) -> pa.Table:
     """A table of the package (`airports`, `planes`, `airlines`, `weather`, `flights`), typed.
 

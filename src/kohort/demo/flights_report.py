@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import json
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import escape
 from matplotlib.axes import Axes
 
-from kohort import __version__
 from kohort.demo.flights_outputs import Outputs
 
 INK, MUTED, GRID = "#1d2733", "#68788a", "#e3e8ee"
@@ -36,7 +34,10 @@ THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"}
 """What a plot is drawn with, and the page's own colour that takes its place, light or dark."""
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 """Where an SVG names or uses an id."""
-COLOURS = ("#2a6fdb", "#e07a1f", "#2e9e6b", "#b6447d", "#7a5cc9", "#8a8f98")
+FLIGHT, FAILED, MINUTES = "#2a6fdb", "#b6447d", "#2e9e6b"
+"""A colour means the same in every plot: flights, what failed, minutes of delay."""
+TOPICS = (FLIGHT, "#e07a1f")
+RETRIES = ("#b79df0", "#7a5cc9", "#4b2f96", "#8a8f98")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Facts:
     `failed` counts by reason; `arrivals` maps a topic to (day, records) in event time;
     `retries` maps a retry topic to (seconds since the start, copies scheduled); `loaded_over_time`
     is (seconds since the start, flights loaded in that second); `delay_by_carrier` is (carrier,
-    mean minutes late, flights). `outputs` is None for the pipeline of row handlers, which has one.
+    mean minutes late, flights), `carriers` has their names; `about` is what this run was: its
+    command, settings, versions and machine. `outputs` is None for the pipeline of row handlers,
+    which has one.
     """
 
     inputs: int
@@ -71,6 +74,8 @@ class Facts:
     retries: Mapping[str, Sequence[tuple[float, int]]] = field(default_factory=dict)
     loaded_over_time: Sequence[tuple[float, int]] = ()
     delay_by_carrier: Sequence[tuple[str, float, int]] = ()
+    carriers: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)
     outputs: Outputs | None = None
 
     @property
@@ -106,10 +111,20 @@ class Facts:
             "loaded_after_retry": self.loaded_after_retry,
             "loaded_after_retry_percent": round(100 * self.retry_share, 2),
             "seconds": round(self.seconds, 1),
+            "about": dict(self.about),
             "reconciled": not self.problems,
             "problems": self.problems,
             **({} if self.outputs is None else {"outputs": self.outputs.as_json()}),
         }
+
+    @property
+    def first_loaded(self) -> float:
+        """Seconds from the start until the first flight was loaded."""
+        return min((second for second, _ in self.loaded_over_time), default=0.0)
+
+    def carrier(self, code: str) -> str:
+        """A carrier's code and name."""
+        return f"{code} {self.carriers[code]}" if code in self.carriers else code
 
     @property
     def retry_share(self) -> float:
@@ -157,9 +172,8 @@ def write_report(facts: Facts, directory: Path, commands: Sequence[str] = ()) ->
     environment = Environment(
         loader=PackageLoader("kohort.demo", "templates"), autoescape=select_autoescape()
     )
-    machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     page = environment.get_template("report.html").render(
-        facts=facts, plots=plots_of(facts), commands=commands, version=__version__, machine=machine
+        facts=facts, plots=plots_of(facts), commands=commands
     )
     as_html.write_text(page)
     return as_json, as_html
@@ -171,7 +185,7 @@ def plots_of(facts: Facts) -> list[Plot]:
     drawn = [
         (
             "Arrivals",
-            "Records a day in event time, as in the topics.",
+            "Records a day of New York's, in event time, as in the topics.",
             _arrivals,
             ("Topic", "Records", "Days"),
             [
@@ -197,15 +211,20 @@ def plots_of(facts: Facts) -> list[Plot]:
             "Throughput",
             "Flights loaded into the database, by second of the run.",
             _throughput,
-            ("Flights", "Most in a second"),
-            [(f"{sum(loaded):,}", f"{max(loaded):,}")] if loaded else [],
+            ("Flights", "Most in a second", "First loaded after"),
+            [(f"{sum(loaded):,}", f"{max(loaded):,}", f"{facts.first_loaded:.0f} s")]
+            if loaded
+            else [],
         ),
         (
             "Delay by carrier",
             "Mean arrival delay of the loaded flights, in minutes.",
             _delays,
             ("Carrier", "Minutes late", "Flights"),
-            [(name, f"{late:.1f}", f"{count:,}") for name, late, count in facts.delay_by_carrier],
+            [
+                (facts.carrier(code), f"{late:.1f}", f"{count:,}")
+                for code, late, count in facts.delay_by_carrier
+            ],
         ),
     ]
     return [
@@ -261,7 +280,7 @@ def _thousands(axes: Axes) -> None:
 
 
 def _arrivals(axes: Axes, facts: Facts) -> None:
-    for colour, (topic, days) in zip(COLOURS, facts.arrivals.items(), strict=False):
+    for colour, (topic, days) in zip(TOPICS, facts.arrivals.items(), strict=False):
         xs = range(len(days))
         axes.plot(xs, [count for _, count in days], color=colour, linewidth=1, label=topic)
         step = max(1, len(days) // 12)
@@ -273,7 +292,7 @@ def _arrivals(axes: Axes, facts: Facts) -> None:
 
 
 def _retries(axes: Axes, facts: Facts) -> None:
-    for colour, (retry_topic, points) in zip(COLOURS, facts.retries.items(), strict=False):
+    for colour, (retry_topic, points) in zip(RETRIES, facts.retries.items(), strict=False):
         seconds, counts = _every_second(points)
         axes.step(
             seconds,
@@ -283,10 +302,16 @@ def _retries(axes: Axes, facts: Facts) -> None:
             linewidth=1.2,
             label=f"retry topic {retry_topic}",
         )
-    axes.set_xlabel("seconds since the start")
+    _run_time(axes, facts)
     axes.set_ylabel("copies a second")
     axes.legend(frameon=False)
     _thousands(axes)
+
+
+def _run_time(axes: Axes, facts: Facts) -> None:
+    """One time axis for all plots of the run: from its start to its end."""
+    axes.set_xlim(0, max(1.0, facts.seconds))
+    axes.set_xlabel("seconds since the start")
 
 
 def _every_second(points: Sequence[tuple[float, int]]) -> tuple[list[float], list[int]]:
@@ -301,8 +326,8 @@ def _every_second(points: Sequence[tuple[float, int]]) -> tuple[list[float], lis
 def _failures(axes: Axes, facts: Facts) -> None:
     ordered = sorted(facts.failed.items(), key=lambda item: item[1])
     bars = axes.barh([reason for reason, _ in ordered], [count for _, count in ordered])
-    for bar, colour in zip(bars, COLOURS, strict=False):
-        bar.set_color(colour)
+    for bar in bars:
+        bar.set_color(FAILED)
     axes.bar_label(bars, [f"{count:,}" for _, count in ordered], padding=4, color=INK)
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.12)
@@ -311,9 +336,9 @@ def _failures(axes: Axes, facts: Facts) -> None:
 
 def _throughput(axes: Axes, facts: Facts) -> None:
     seconds, counts = _every_second(facts.loaded_over_time)
-    axes.fill_between(seconds, counts, color=COLOURS[0], alpha=0.25, step="mid", linewidth=0)
-    axes.step(seconds, counts, where="mid", color=COLOURS[0], linewidth=1.2)
-    axes.set_xlabel("seconds since the start")
+    axes.fill_between(seconds, counts, color=FLIGHT, alpha=0.25, step="mid", linewidth=0)
+    axes.step(seconds, counts, where="mid", color=FLIGHT, linewidth=1.2)
+    _run_time(axes, facts)
     axes.set_ylabel("flights a second")
     axes.set_ylim(bottom=0)
     _thousands(axes)
@@ -321,8 +346,7 @@ def _throughput(axes: Axes, facts: Facts) -> None:
 
 def _delays(axes: Axes, facts: Facts) -> None:
     ordered = sorted(facts.delay_by_carrier, key=lambda row: -row[1])
-    late = [COLOURS[1] if minutes > 0 else COLOURS[2] for _, minutes, _ in ordered]
-    axes.bar([carrier for carrier, _, _ in ordered], [m for _, m, _ in ordered], color=late)
+    axes.bar([code for code, _, _ in ordered], [m for _, m, _ in ordered], color=MINUTES)
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_ylabel("minutes")
     axes.grid(axis="x", visible=False)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import kohort.demo
-from kohort import Admin, Consumer, NewTopic, TopicPartition
+from kohort import Admin, Consumer, NewTopic, TopicPartition, __version__
 from kohort.demo.broker_process import BrokerProcess
 from kohort.demo.flights_data import (
     FLIGHT_PARTITIONS,
@@ -37,6 +38,7 @@ from kohort.demo.flights_data import (
     ORIGINS,
     REFERENCES,
     WEATHER,
+    carrier_names,
     data_directory,
 )
 from kohort.demo.flights_outputs import Outputs, expected_hours, look_at
@@ -59,6 +61,8 @@ from kohort.spark.sessions import ensure_java
 
 DEPARTURES = "departures"
 DEFAULT_RETRIES = "1s 1s 3s 3s 3s 6s"
+NEW_YORK_MS = 5 * 3_600_000
+"""Standard time. In summer a day begins an hour late, when nothing flies."""
 _SPARK = {
     # A run of a minute or two ends before the optimising compiler has paid for itself, and before
     # a heap that begins small has grown.
@@ -233,17 +237,42 @@ class FlightsRun:
                 retries=self._retries(store),
                 loaded_over_time=self._loaded_over_time(store),
                 delay_by_carrier=_delay_by_carrier(store),
+                carriers=carrier_names(),
+                about=self._about(),
                 outputs=None if self.settings.handlers else self._outputs(store),
             )
         finally:
             store.close()
+
+    def _about(self) -> dict[str, str]:
+        """What this run was, for whoever compares it with another one."""
+        from importlib.metadata import version
+
+        settings = self.settings
+        words = ["kohort", "demo", "flights", "--dir", str(self.directory)]
+        words += ["--store", without_password(settings.store)] if settings.store else []
+        words += ["--limit", str(settings.limit)] if settings.limit else []
+        words += ["--handlers"] if settings.handlers else []
+        if settings.retries != DEFAULT_RETRIES:
+            words += ["--retries", settings.retries]
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        return {
+            "Command": shlex.join(words),
+            "Retries": settings.retries,
+            "Store": without_password(self.store_url),
+            "Spark": f"{version('pyspark')}, {settings.master}",
+            "Versions": f"Kohort {__version__}, Python {platform.python_version()}",
+            "Machine": f"{os.cpu_count()} cores, {memory:.0f} GiB, "
+            f"{platform.system()} {platform.machine()}",
+        }
 
     def _outputs(self, store: Store) -> Outputs:
         wanted = expected_hours(self.settings.limit)
         return look_at(store, self.bootstrap, DEPARTURES, FLIGHT_PARTITIONS, wanted)
 
     def _arrivals(self) -> dict[str, list[tuple[str, int]]]:
-        """Records a day in event time, from the timestamps in the topics."""
+        """Records a day in event time, from the timestamps in the topics. Days are New York's: the
+        last one of the year would else end at 7 in the evening."""
         found: dict[str, list[tuple[str, int]]] = {}
         for topic, count in ((FLIGHTS, FLIGHT_PARTITIONS), (WEATHER, len(ORIGINS))):
             partitions = [TopicPartition(topic, p) for p in range(count)]
@@ -309,12 +338,13 @@ def _standard_error_to(path: Path) -> Iterator[None]:
 
 
 def _days(batch: Any) -> dict[int, int]:
-    """How many records of a batch are of each day since 1970."""
+    """How many records of a batch are of each day of New York's since 1970."""
     import pyarrow as pa
     import pyarrow.compute
 
     compute: Any = pyarrow.compute
-    days = compute.divide(batch.column("timestamp").cast(pa.int64()), 86_400_000)
+    local = compute.subtract(batch.column("timestamp").cast(pa.int64()), NEW_YORK_MS)
+    days = compute.divide(local, 86_400_000)
     return {pair["values"]: pair["counts"] for pair in compute.value_counts(days).to_pylist()}
 
 
