@@ -2,6 +2,7 @@
 
 `loop` is the loop and its timers, `poller` epoll or kqueue, `connection` a stream of frames, `tls`
 the same encrypted, `movers` the threads that send large answers.
+Clients and broker import it; it imports nothing of them.
 """
 
 from kohort.net.connection import Buffer, Connection, ConnectionHandler, Transport

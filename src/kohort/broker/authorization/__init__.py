@@ -1,4 +1,7 @@
-"""One authorizer per API. Fails closed: an API without one is denied."""
+"""One authorizer per API. Fails closed: an API without one is denied.
+
+Imports `broker.security`, `broker.state` and the folders before them.
+"""
 
 from __future__ import annotations
 

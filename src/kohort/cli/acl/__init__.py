@@ -1,1 +1,4 @@
-"""`kohort acl`."""
+"""`kohort acl`: list, add and remove access rules.
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

@@ -1,1 +1,4 @@
-"""The dead-letter commands."""
+"""`kohort dlq`: list and show dead letters, and send them back (`redrive`).
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

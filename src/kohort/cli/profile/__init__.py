@@ -1,1 +1,4 @@
-"""`kohort profile`."""
+"""`kohort profile`: clusters by name.
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

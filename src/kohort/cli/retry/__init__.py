@@ -1,1 +1,4 @@
-"""`kohort retry`."""
+"""`kohort retry`: what waits in the retry topics.
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

@@ -1,1 +1,4 @@
-"""`kohort transaction`."""
+"""`kohort transaction`: open and hanging transactions.
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

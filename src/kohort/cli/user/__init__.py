@@ -1,1 +1,4 @@
-"""`kohort user`."""
+"""`kohort user`: users with passwords (SCRAM).
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

@@ -1,1 +1,4 @@
-"""`kohort verifiable-consumer` and `verifiable-producer`."""
+"""`kohort verifiable-consumer` and `verifiable-producer`: Kafka's test tools by their events.
+
+Imports `kohort.cli.common` and what it shows, no other command.
+"""

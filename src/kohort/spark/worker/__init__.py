@@ -1,4 +1,6 @@
-"""What a Spark worker process keeps between tasks.
+"""What a Spark worker process keeps between tasks, and records that kill it (`breadcrumbs`).
+
+Tasks import it; it imports `kohort.retry` and nothing of `kohort.spark`.
 
 Shell: environment and garbage collector of the process.
 
