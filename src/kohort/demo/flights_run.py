@@ -245,7 +245,7 @@ class FlightsRun:
             store.close()
 
     def _about(self) -> dict[str, str]:
-        """What this run was, for whoever compares it with another one."""
+        """What this run was: its command, settings, versions and machine."""
         from importlib.metadata import version
 
         settings = self.settings

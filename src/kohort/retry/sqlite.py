@@ -1,5 +1,7 @@
 """The SQLite store: one file, one writer at a time, readers beside it.
 
+Shell: the clock (waits for a lock), files.
+
 Rules:
 - WAL, so that readers never wait for the writer; `synchronous=FULL`, so that data committed before
   a power cut is still there and the fence is never behind the checkpoint.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +22,26 @@ from kohort.errors import ConfigError, StorageError
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
 
 BUSY_TIMEOUT_S: Final = 60.0
+SWITCH_PAUSE_S: Final = 0.005
 READ_CACHE_KIB: Final = 16 * 1024
 _CONSTRAINTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+
+
+def _use_wal(connection: sqlite3.Connection, name: str) -> None:
+    """Keep a write-ahead log.
+
+    Of two connections that switch a new file at once, SQLite refuses one without waiting, because
+    each holds the lock that the other one needs. The refused one tries again.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute(f'PRAGMA "{name}".journal_mode=WAL')
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(SWITCH_PAUSE_S)
 
 
 class SqliteStore(Store):
@@ -48,7 +69,11 @@ class SqliteStore(Store):
             isolation_level=None,
             check_same_thread=not read_only,  # a handler's is closed by the app, not by its thread
         )
-        connection.execute("PRAGMA journal_mode=WAL")
+        try:
+            _use_wal(connection, "main")
+        except BaseException:  # any error: nothing else has the connection
+            connection.close()
+            raise
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
@@ -79,7 +104,7 @@ class SqliteStore(Store):
             attached = {row[1] for row in connection.execute("PRAGMA database_list")}
             if name not in attached:
                 connection.execute(f'ATTACH DATABASE ? AS "{name}"', (str(path),))
-                connection.execute(f'PRAGMA "{name}".journal_mode=WAL')
+                _use_wal(connection, name)
                 connection.execute(f'PRAGMA "{name}".synchronous=OFF')
 
     def _sql(self, sql: str) -> str:
