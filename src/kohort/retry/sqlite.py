@@ -27,7 +27,7 @@ READ_CACHE_KIB: Final = 16 * 1024
 _CONSTRAINTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
 
 
-def _use_wal(connection: sqlite3.Connection, name: str) -> None:
+def use_write_ahead_log(connection: sqlite3.Connection, name: str = "main") -> None:
     """Keep a write-ahead log.
 
     Of two connections that switch a new file at once, SQLite refuses one without waiting, because
@@ -70,7 +70,7 @@ class SqliteStore(Store):
             check_same_thread=not read_only,  # a handler's is closed by the app, not by its thread
         )
         try:
-            _use_wal(connection, "main")
+            use_write_ahead_log(connection)
         except BaseException:  # any error: nothing else has the connection
             connection.close()
             raise
@@ -104,7 +104,7 @@ class SqliteStore(Store):
             attached = {row[1] for row in connection.execute("PRAGMA database_list")}
             if name not in attached:
                 connection.execute(f'ATTACH DATABASE ? AS "{name}"', (str(path),))
-                _use_wal(connection, name)
+                use_write_ahead_log(connection, name)
                 connection.execute(f'PRAGMA "{name}".synchronous=OFF')
 
     def _sql(self, sql: str) -> str:

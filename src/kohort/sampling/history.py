@@ -48,10 +48,13 @@ class History:
         self._cluster = ""
         self._file: sqlite3.Connection | None = None
         if path is not None:
+            from kohort.retry.sqlite import use_write_ahead_log
+
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._file = sqlite3.connect(path, check_same_thread=False)
-                self._file.executescript(f"PRAGMA journal_mode=WAL;{_SCHEMA}")
+                use_write_ahead_log(self._file)
+                self._file.executescript(_SCHEMA)
             except sqlite3.Error as error:
                 raise StorageError(
                     f"the history file {path} cannot be used: {error}; name another with --history"
