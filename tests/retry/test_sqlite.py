@@ -1,4 +1,4 @@
-"""What is SQLite's own of the store (spec 5.8)."""
+"""What is SQLite's own of the store."""
 
 from __future__ import annotations
 
