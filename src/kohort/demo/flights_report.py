@@ -185,7 +185,7 @@ def plots_of(facts: Facts) -> list[Plot]:
     drawn = [
         (
             "Arrivals",
-            "Records a day of New York's, in event time, as in the topics.",
+            "Records a day (New York time), by event time, as in the topics.",
             _arrivals,
             ("Topic", "Records", "Days"),
             [

@@ -271,8 +271,10 @@ class FlightsRun:
         return look_at(store, self.bootstrap, DEPARTURES, FLIGHT_PARTITIONS, wanted)
 
     def _arrivals(self) -> dict[str, list[tuple[str, int]]]:
-        """Records a day in event time, from the timestamps in the topics. Days are New York's: the
-        last one of the year would else end at 7 in the evening."""
+        """Records a day in event time, from the timestamps in the topics.
+
+        Days are in New York time: in UTC the last evening of the year is a day of its own.
+        """
         found: dict[str, list[tuple[str, int]]] = {}
         for topic, count in ((FLIGHTS, FLIGHT_PARTITIONS), (WEATHER, len(ORIGINS))):
             partitions = [TopicPartition(topic, p) for p in range(count)]
@@ -338,7 +340,7 @@ def _standard_error_to(path: Path) -> Iterator[None]:
 
 
 def _days(batch: Any) -> dict[int, int]:
-    """How many records of a batch are of each day of New York's since 1970."""
+    """How many records of a batch fall on each day since 1970, in New York time."""
     import pyarrow as pa
     import pyarrow.compute
 

@@ -199,6 +199,8 @@ def _fail_disk(broker: Broker, asked: Asked) -> Answer:
         raise UsageError(f"a fault of the disk has no {unknown[0]!r}; it has {sorted(known)}")
     for name in ("after", "times"):
         _whole(asked, name)
+    for name in {"operation", "error", "path"} & {"operation", *asked.body}:
+        _text(asked, name)
     fault = _gate(broker).disk.add(DiskFault(**asked.body))
     return {name: getattr(fault, name) for name in sorted(known)}
 

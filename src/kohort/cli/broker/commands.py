@@ -18,6 +18,7 @@ from kohort.cli.broker.nodes import COMMANDS
 from kohort.cli.broker.repair import repair
 from kohort.cli.common.connect import key_values
 from kohort.cli.common.root import CommandGroup
+from kohort.console.web import CONSOLE_PORT
 from kohort.errors import ConfigError
 from kohort.settings import COMMAND_LINE, Setting, read_settings
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from kohort.broker.control.port import Control
 
 DEFAULT_PORT = 9092
-CONSOLE_PORT = 8088
 CONTROL_LOG = 10_000
 """Requests that are kept for `kohort faults requests`."""
 EXAMPLES = """\b

@@ -17,13 +17,14 @@ import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.config import parse_duration_ms
+from kohort.console.web import CONSOLE_PORT
 from kohort.errors import ConfigError
 from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.console.web.server import ConsoleServer
 
-DEFAULT_LISTEN = "127.0.0.1:8088"
+DEFAULT_LISTEN = f"127.0.0.1:{CONSOLE_PORT}"
 TOKEN = "KOHORT_CONSOLE_TOKEN"
 
 

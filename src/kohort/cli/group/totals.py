@@ -124,7 +124,7 @@ def _figure(figure: Total, table: bool) -> Any:
 
 
 def _age(figure: Total, table: bool) -> Any:
-    """Milliseconds; for people as `4m12s`. A bound of nothing says nothing."""
+    """Milliseconds; for people as `4m12s`. Nothing for "at least 0 ms"."""
     if not figure.value and figure.at_least:
         return None
     if figure.value is None or not table:

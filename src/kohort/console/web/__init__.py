@@ -2,3 +2,9 @@
 
 Imports `kohort.console.screens`. Starlette, uvicorn and Jinja2 come with the extra `console`.
 """
+
+from __future__ import annotations
+
+from typing import Final
+
+CONSOLE_PORT: Final = 8088

@@ -22,6 +22,7 @@ from kohort.console.screens.audit import Audit
 from kohort.console.screens.desk import Desk
 from kohort.console.screens.fleet import Fleet
 from kohort.console.views.masks import Masks
+from kohort.console.web import CONSOLE_PORT
 from kohort.console.web.app import ConsoleApp
 from kohort.console.web.security import Guard
 from kohort.errors import ConfigError
@@ -48,7 +49,7 @@ class ConsoleOptions:
     """
 
     host: str = "127.0.0.1"
-    port: int = 8088
+    port: int = CONSOLE_PORT
     token: str = ""
     allow_actions: bool = False
     masks: tuple[str, ...] = ()

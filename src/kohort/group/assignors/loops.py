@@ -4,7 +4,7 @@ Rules:
 - A `row` is one array of int32 over all partitions of some topics, one after the other: the place
   of the member that has each, or FREE. `spans` says where each topic starts and ends in it.
 - Nothing here decides anything that does not look at every partition: who is to get how many is
-  `sticky_counts`'s matter, what a claim is worth that of `claims`.
+  for `sticky_counts` to say, the worth of a claim for `claims`.
 - Numbers may be of any kind that a user's assignor gives: what is no integer raises TypeError, and
   what no machine word holds may raise OverflowError.
 """
