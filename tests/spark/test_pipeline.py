@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,19 @@ def test_crashes_and_lost_checkpoints_change_nothing(
     books = reconcile(job.pipeline).of(job.orders)
     assert (books.inputs, books.loaded, books.duplicates, books.missing) == (62, 61, 0, 0)
     assert committed(cluster, f"p-{job.orders}", job.orders) == [60, 2]
+
+
+@pytest.mark.extended
+@e2e
+@pytest.mark.timeout(600)
+def test_a_run_in_a_thread_of_its_own(spark: SparkSession, job: Job) -> None:
+    """6.1: Spark looks its sinks up in the active session, and a new thread has none."""
+    job.price("nut")
+    job.order(*["nut"] * 5)
+    with ThreadPoolExecutor(1) as pool:
+        last = pool.submit(job.pipeline.run, "until_idle", spark=spark).result(300)
+    assert last.drained
+    assert job.query("SELECT count(*) FROM orders") == [(5,)]
 
 
 @pytest.mark.extended

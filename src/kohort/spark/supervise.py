@@ -44,7 +44,7 @@ from kohort.spark.interrupts import quiet_py4j, stopped_by_signals
 from kohort.spark.offsets import TopicPartition
 from kohort.spark.outputs.swapping import check_replays
 from kohort.spark.progress import Accountable, Progress, measure
-from kohort.spark.sessions import check_classic, ensure_java, register, session
+from kohort.spark.sessions import check_classic, ensure_java, make_active, register, session
 from kohort.spark.stages import Owner, PipelineStages
 
 if TYPE_CHECKING:
@@ -286,6 +286,7 @@ class Supervisor:
 
     def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
         queries: list[Any] = []
+        make_active(spark)
         try:
             if self._pipeline.handlers:
                 queries += self._start_handlers(spark, store, port, mode)
