@@ -133,6 +133,14 @@ class Merge:
         """True when a row that is there may be changed."""
         return self.output.mode == UPSERT and len(self.columns) > len(self.output.key)
 
+    @property
+    def loads_all(self) -> bool:
+        """True when every staged row changes a row of the table, so that no staged row is lost
+        unseen where as many rows were changed."""
+        output = self.output
+        ignores = output.mode == UPSERT and not self.updates
+        return not (output.deletes or output.order or ignores)
+
     def staged(self, attempts: Iterable[int]) -> str:
         """How many rows of each attempt are there."""
         return (
@@ -169,6 +177,18 @@ class Merge:
         """Insert or update everything that the batch has."""
         return self._insert_from(self._latest(attempts))
 
+    def merge(self, attempts: Sequence[int]) -> str:
+        """As `insert` of an upsert, by PostgreSQL's MERGE; see `PostgresBatches`."""
+        output, names = self.output, _names(self.columns)
+        same = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in output.key)
+        return (
+            f"MERGE INTO {quote(output.table)} AS t USING "
+            f"({self._rows(self._latest(attempts))}) AS s ON {same} "
+            f"WHEN MATCHED THEN UPDATE SET {self._sets('s')} "
+            f"WHEN NOT MATCHED THEN INSERT ({names}) "
+            f"VALUES ({', '.join(f's.{quote(c)}' for c in self.columns)})"
+        )
+
     def suspects(self, attempts: Sequence[int]) -> str:
         """Number the rows that count, in a table of this transaction."""
         order = _names(self.output.key) if self.output.key else "1"
@@ -194,18 +214,22 @@ class Merge:
 
     def _insert_from(self, rows: str) -> str:
         output, names = self.output, _names(self.columns)
-        kept = f"NOT coalesce({quote(output.deletes)}, FALSE)" if output.deletes else "TRUE"
-        order = f" ORDER BY {_names(output.key)}" if output.key else ""
-        sql = (
-            f"INSERT INTO {quote(output.table)} ({names}) SELECT {names} "
-            f"FROM {rows} AS s WHERE {kept}{order}"
-        )
+        sql = f"INSERT INTO {quote(output.table)} ({names}) {self._rows(rows)}"
         if output.mode != UPSERT:
             return sql
-        rest = [quote(c) for c in self.columns if c not in output.key]
-        sets = ", ".join(f"{c} = excluded.{c}" for c in rest)
-        what = f"UPDATE SET {sets}" if rest else "NOTHING"
+        what = f"UPDATE SET {self._sets('excluded')}" if self.updates else "NOTHING"
         return f"{sql} ON CONFLICT ({_names(output.key)}) DO {what}"
+
+    def _rows(self, rows: str) -> str:
+        """What is loaded of these rows, in the order of the key."""
+        output = self.output
+        kept = f"NOT coalesce({quote(output.deletes)}, FALSE)" if output.deletes else "TRUE"
+        order = f" ORDER BY {_names(output.key)}" if output.key else ""
+        return f"SELECT {_names(self.columns)} FROM {rows} AS s WHERE {kept}{order}"
+
+    def _sets(self, source: str) -> str:
+        rest = [quote(c) for c in self.columns if c not in self.output.key]
+        return ", ".join(f"{c} = {source}.{c}" for c in rest)
 
     def _latest(self, attempts: Sequence[int]) -> str:
         """The rows that count, one a key where there is an order."""

@@ -7,8 +7,8 @@ Rules (ADR 0019):
   that of two drivers one waits, loses and rolls back.
 - Staging belongs to one run of one query: its name is drawn, so that no two drivers share it. What
   dead runs have left is dropped at the start, what a batch has left after its commit.
-- Staged rows may vanish (PostgreSQL empties unlogged tables when it recovers): every attempt's rows
-  are counted in the transaction that merges them.
+- Staged rows may vanish (PostgreSQL empties unlogged tables when it recovers): the transaction that
+  merges them counts them, by the rows that it changes or, where those may be fewer, beforehand.
 - The outbox is a logged table: its rows outlive everything until EndTxn is answered.
 - A lost connection leaves open whether the transaction was committed. The commit's own id, written
   with the fence, tells.
@@ -23,7 +23,7 @@ import secrets
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +48,13 @@ HISTORY_BATCHES: Final = 10_000
 COMMIT_TRIES: Final = 5
 MET_TWICE: Final = "21000"
 """PostgreSQL's code for an upsert that meets one row twice (cardinality_violation)."""
+DEADLOCK: Final = "40P01"
+_TAKES_MERGE: Final = """
+    SELECT current_setting('server_version_num')::int >= 150000 AND c.relkind = 'r'
+        AND NOT (c.relhasrules OR c.relhassubclass OR c.relrowsecurity)
+        AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal)
+    FROM pg_class c WHERE c.oid = to_regclass(?)"""
+"""True where MERGE does what ON CONFLICT does; triggers of an insert, say, would see fewer rows."""
 STAGE_FILE: Final = "kohort_staging"
 INTO_OUTBOX: Final = "INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"
 SCHEMA: Final = (
@@ -342,27 +349,40 @@ class BatchStore:
     def _merge(self, cursor: Cursor, change: _Change, merge: Merge) -> None:
         output, written = merge.output, change.written
         staged = {a.id: a.rows for a in written.staged if a.output == output.name}
-        present = dict(cursor.query(merge.staged(staged)))
-        if any(present.get(attempt, 0) != rows for attempt, rows in staged.items()):
-            raise _NotCommitted(
-                f"staged rows of table {output.table} are gone ({sum(present.values())} of "
-                f"{sum(staged.values())} are there): the database has recovered from a crash, or "
-                "another driver of this query has started"
-            )
         attempts = list(staged)
+        if not merge.loads_all:
+            self._check_staged(cursor, merge, staged)
         if not (self.refuses_doubled and merge.updates):
             self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
         rejected = [r for r in written.rejected if r.output == output.name]
         read = sum(staged.values()) + len(rejected)
+        loaded, refused = self._load(cursor, merge, attempts)
+        if merge.loads_all and loaded + len(refused) != sum(staged.values()):
+            self._check_staged(cursor, merge, staged)
         if output.rejects:
-            loaded, refused = load_each(cursor, merge, attempts, self.store.refused)
             rejected += refused
             self._reject(cursor, change, output, rejected)
-        else:
-            loaded = cursor.execute(merge.insert(attempts))
         self._count(cursor, change, output.name, (read, loaded, deleted, len(rejected)))
+
+    def _check_staged(self, cursor: Cursor, merge: Merge, staged: Mapping[int, int]) -> None:
+        """Every row of every attempt is still there, or nothing is committed."""
+        present = dict(cursor.query(merge.staged(staged)))
+        if any(present.get(attempt, 0) != rows for attempt, rows in staged.items()):
+            raise _NotCommitted(
+                f"staged rows of table {merge.output.table} are gone ({sum(present.values())} of "
+                f"{sum(staged.values())} are there): the database has recovered from a crash, or "
+                "another driver of this query has started"
+            )
+
+    def _load(
+        self, cursor: Cursor, merge: Merge, attempts: Sequence[int]
+    ) -> tuple[int, list[Rejected]]:
+        """Insert or update what is staged: how many rows, and those that the database refuses."""
+        if merge.output.rejects:
+            return load_each(cursor, merge, attempts, self.store.refused)
+        return cursor.execute(merge.insert(attempts)), []
 
     def _reject(
         self, cursor: Cursor, change: _Change, output: TableOutput, rejected: Sequence[Rejected]
@@ -503,10 +523,44 @@ class SqliteBatches(BatchStore):
 
 
 class PostgresBatches(BatchStore):
-    """Staging in unlogged tables of the database."""
+    """Staging in unlogged tables of the database.
+
+    An upsert is a MERGE first: it neither locks a row before it updates it nor inserts rows
+    speculatively, and takes a fifth less time than ON CONFLICT. It fails, rather than change what
+    it should not, where another writer inserts a key at the same time (a unique violation) or
+    locks rows in another order (a deadlock). Then ON CONFLICT does the work, from then on.
+    """
 
     blob = "BYTEA"
     refuses_doubled = True
+
+    def __init__(
+        self, store: PostgresStore, query: str, outputs: Sequence[tuple[TableOutput, Sequence[str]]]
+    ) -> None:
+        super().__init__(store, query, outputs)
+        self.contended: set[str] = set()
+        """Tables with other writers of the same keys."""
+
+    def _load(
+        self, cursor: Cursor, merge: Merge, attempts: Sequence[int]
+    ) -> tuple[int, list[Rejected]]:
+        table = quote(merge.output.table)
+        by_merge = merge.updates and table not in self.contended
+        if not (by_merge and cursor.query(_TAKES_MERGE, (table,)) == [(True,)]):
+            return super()._load(cursor, merge, attempts)
+        cursor.execute("SAVEPOINT kohort_load")
+        try:
+            loaded = cursor.execute(merge.merge(attempts))
+        except Exception as error:  # psycopg has its own classes
+            if self.store.refused(error) is None and getattr(error, "sqlstate", "") != DEADLOCK:
+                raise
+            cursor.execute("ROLLBACK TO SAVEPOINT kohort_load")
+            loaded, refused = super()._load(cursor, merge, attempts)
+            if not refused:
+                self.contended.add(table)
+            return loaded, refused
+        cursor.execute("RELEASE SAVEPOINT kohort_load")
+        return loaded, []
 
     def _stage(self, number: int) -> str:
         return quote(f"kohort_stage_{self._digest}_{self._run}_{number}")
