@@ -136,8 +136,8 @@ kill-table: setup  ## kill drivers, executors, workers, brokers, databases at ev
 postgres: setup  ## exactly once into PostgreSQL, on a server of its own (says why it skips)
 	@$(PYTEST) -q -rs -m "postgres and not nightly" tests/retry tests/processing tests/spark
 
-console: setup  ## the web console in a real Chromium (Debian's; says why it skips)
-	@$(PYTEST) -q -rs -m browser tests/console tests/demo/test_report_in_a_browser.py
+console: setup  ## console, report and documentation in a real Chromium (Debian's; says why it skips)
+	@$(PYTEST) -q -rs -m browser tests/console tests/docs tests/demo/test_report_in_a_browser.py
 
 soak: setup  ## minutes of churn in groups of several makes, in both protocols (KOHORT_SOAK_S)
 	@$(PYTEST) -q -s -m nightly tests/e2e/test_soak.py

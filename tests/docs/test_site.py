@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.pages import ROOT, tool
+from tests.docs.site import make, make_ours
+from tests.pages import ROOT
 
 pytest.importorskip("mkdocs", reason="the group `docs` is not installed")
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
 pytestmark = [
@@ -43,20 +42,10 @@ QUESTIONS = {
 }
 
 
-def make(root: Path, site: Path) -> None:
-    """Build the site of a checkout. Raises Abort."""
-    config = load_config(str(root / "mkdocs.yml"), site_dir=str(site), strict=True)
-    build(config)
-
-
 @pytest.fixture(scope="module", name="site")
 def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    builder = tool("build_docs")
-    for name in builder.SCRIPTS:
-        if not (builder.FETCHED / name).exists():
-            builder.fetch(name)
     site = tmp_path_factory.mktemp("site")
-    make(ROOT, site)
+    make_ours(site)
     return site
 
 
@@ -69,6 +58,7 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
             if 'rel="canonical"' not in match[0] and "rel=canonical" not in match[0]
         ]
         assert loaded == [], page.name
+        assert 'data-md-component="source"' not in page.read_text(), "its script asks GitHub"
 
 
 def test_figures_follow_the_switch_of_the_page(site: Path) -> None:
