@@ -13,6 +13,7 @@ from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.spark.dataframes.books import BatchRange, books_of
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.judging import Failed, Judgement, Seen, judge, runnable
+from kohort.spark.dataframes.offset_set import OffsetSet
 
 TOPICS = RetryTopics("in", "g", RetryPolicy.parse("5m 30m"))
 RETRY = "in.g.retry.5m"
@@ -43,19 +44,29 @@ def bad(attempt: Attempt, *, permanent: bool = True, reason: str = "bad") -> Fai
 def test_each_input_is_loaded_filtered_scheduled_or_failed() -> None:
     """Spec 6.8: the counts balance, and several rows of an input count once."""
     late = bad(own(3), permanent=False)
-    seen = Seen("s", {AT: {0, 1}}, [bad(own(2)), late], True)
+    seen = Seen("s", {AT: OffsetSet.of({0, 1})}, [bad(own(2)), late], True)
     found = judge({("in", 0): 5}, [seen], POLICIES, "stage")
     assert found.counts == {("in", 0): Counts(read=5, loaded=2, filtered=1, scheduled=1, failed=1)}
-    assert found.loaded == {AT: {0, 1}}
+    assert found.loaded == {AT: OffsetSet.of({0, 1})}
+
+
+def test_offsets_are_a_set_in_any_order() -> None:
+    some = OffsetSet.of([5, 2, 5, 9])
+    assert ([*some], len(some)) == ([2, 5, 9], 3)
+    assert [n in some for n in (1, 2, 5, 9, 10)] == [False, True, True, True, False]
+    assert some | OffsetSet.of([1, 9]) == OffsetSet.of([1, 2, 5, 9])
+    assert some - OffsetSet.of([5, 7]) == OffsetSet.of([2, 9])
+    assert len(OffsetSet.of([])) == 0
+    assert 0 not in OffsetSet.of([])
 
 
 def test_an_input_passes_a_stage_as_a_whole() -> None:
     """A row that fails withholds the other rows of its input, in every step."""
-    first = Seen("one", {AT: {0, 1}}, [bad(own(0))], True)
-    second = Seen("two", {AT: {0, 1}}, [], True)
+    first = Seen("one", {AT: OffsetSet.of({0, 1})}, [bad(own(0))], True)
+    second = Seen("two", {AT: OffsetSet.of({0, 1})}, [], True)
     found = judge({("in", 0): 2}, [first, second], POLICIES, "stage")
     assert found.withheld == {"one": {("in", 0, 0)}, "two": {("in", 0, 0)}}
-    assert found.loaded == {AT: {1}}
+    assert found.loaded == {AT: OffsetSet.of({1})}
     assert found.counts["in", 0] == Counts(read=2, loaded=1, failed=1)
 
 
@@ -69,7 +80,9 @@ def test_the_verdict_of_the_earliest_step_counts() -> None:
 
 
 def test_a_step_that_only_others_read_loads_nothing() -> None:
-    found = judge({("in", 0): 1}, [Seen("s", {AT: {0}}, [], False)], POLICIES, "stage")
+    found = judge(
+        {("in", 0): 1}, [Seen("s", {AT: OffsetSet.of({0})}, [], False)], POLICIES, "stage"
+    )
     assert found.counts["in", 0] == Counts(read=1, filtered=1)
     assert not found.filled
 
@@ -77,15 +90,15 @@ def test_a_step_that_only_others_read_loads_nothing() -> None:
 def test_an_output_whose_rows_are_all_withheld_is_not_filled() -> None:
     """Its topic stays out of the transaction, which would leave markers there."""
     other = Seen("other", {}, [bad(own(0))], False)
-    step = Seen("s", {AT: {0}}, [], True)
+    step = Seen("s", {AT: OffsetSet.of({0})}, [], True)
     assert judge({("in", 0): 1}, [other, step], POLICIES, "stage").filled == set()
-    step = Seen("s", {AT: {0, 1}}, [], True)
+    step = Seen("s", {AT: OffsetSet.of({0, 1})}, [], True)
     assert judge({("in", 0): 2}, [other, step], POLICIES, "stage").filled == {"s"}
 
 
 def test_rows_from_nowhere_are_refused() -> None:
     with pytest.raises(UsageError, match="more inputs than the batch has"):
-        judge({}, [Seen("s", {AT: {0}}, [], True)], POLICIES, "stage")
+        judge({}, [Seen("s", {AT: OffsetSet.of({0})}, [], True)], POLICIES, "stage")
 
 
 def test_the_last_retry_ends_in_the_dead_letter_topic() -> None:

@@ -45,6 +45,8 @@ RAW: Final = (
     "value",
     "headers",
 )
+DEBEZIUM: Final = "debezium"
+"""The form of values of which tombstones are no rows."""
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"
 TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """How times are written into intermediate topics: to the microsecond, as Spark keeps them."""
@@ -86,7 +88,7 @@ def typed(rows: DataFrame, source: str, form: str) -> DataFrame:
         return rows.select(*texts, ORIGIN, broken.alias(VERDICT))
     error = F.col(ROW_ERROR)
     broken = broken.when(error.isNotNull(), _verdict(True, UNDECODABLE, error))
-    if form == "debezium":
+    if form == DEBEZIUM:
         rows = rows.where(value.isNotNull())
     return rows.select(f"{ROWS}.{source}.*", ORIGIN, broken.alias(VERDICT))
 

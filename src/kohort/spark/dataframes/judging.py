@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohort.errors import UsageError
@@ -18,6 +18,7 @@ from kohort.retry import ledger
 from kohort.retry.copies import Attempt
 from kohort.retry.ledger import Counts, RowState, Verdict
 from kohort.retry.policy import RetryPolicy
+from kohort.spark.dataframes.offset_set import OffsetSet
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record as it was read."""
@@ -50,7 +51,7 @@ class Seen:
     """
 
     node: str
-    passing: Mapping[TopicPartition, Set[int]]
+    passing: Mapping[TopicPartition, OffsetSet]
     failed: Sequence[Failed]
     fills: bool
 
@@ -74,7 +75,7 @@ class Judgement:
     withheld: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     doubled: set[str] = field(default_factory=set[str])
     filled: set[str] = field(default_factory=set[str])
-    loaded: dict[TopicPartition, set[int]] = field(default_factory=dict[TopicPartition, set[int]])
+    loaded: dict[TopicPartition, OffsetSet] = field(default_factory=dict[TopicPartition, OffsetSet])
     counts: dict[TopicPartition, Counts] = field(default_factory=dict[TopicPartition, Counts])
 
 
@@ -125,8 +126,11 @@ def judge(
                 own.add(place)
     for node in nodes:
         _withhold(found, node)
+    ended: dict[TopicPartition, list[int]] = {}
     for topic, partition, offset in found.failed:
-        found.loaded.get((topic, partition), set[int]()).discard(offset)
+        ended.setdefault((topic, partition), []).append(offset)
+    for at in ended.keys() & found.loaded.keys():
+        found.loaded[at] -= OffsetSet.of(ended[at])
     _count(found, read, policies, stage)
     return found
 
@@ -141,7 +145,7 @@ def _withhold(found: Judgement, node: Seen) -> None:
     if sum(map(len, node.passing.values())) > len(both):
         found.filled.add(node.node)
     for at, offsets in node.passing.items():
-        found.loaded.setdefault(at, set()).update(offsets)
+        found.loaded[at] = found.loaded[at] | offsets if at in found.loaded else offsets
 
 
 def _count(

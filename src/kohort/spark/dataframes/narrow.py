@@ -30,6 +30,7 @@ from kohort.retry.headers import HeaderFault
 from kohort.retry.store import Store
 from kohort.spark.dataframes.analysing import Analysis, call
 from kohort.spark.dataframes.columns import (
+    DEBEZIUM,
     HEADERS_TYPE,
     HIDDEN,
     ORIGIN,
@@ -52,6 +53,7 @@ from kohort.spark.dataframes.judging import (
     judge,
     runnable,
 )
+from kohort.spark.dataframes.offset_set import OffsetSet
 from kohort.spark.dataframes.physical import PhysicalPlans
 from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
 from kohort.spark.dataframes.rows import records, verdicts
@@ -100,6 +102,19 @@ class NarrowPlan:
     def retry_topics(self) -> list[str]:
         """The retry topics of all sources."""
         return [t for names in self.spec.topics.values() for t in names.delays_ms]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The nodes that have a row for each input: sources, unless one leaves tombstones out."""
+        sources = (self.graph.sources[name] for name in self.stage.reads)
+        whole = all(source.values.name != DEBEZIUM for source in sources)
+        return [*self.stage.reads] if whole else [_INPUTS]
+
+    @property
+    def reported(self) -> list[str]:
+        """The nodes whose rows the driver looks at."""
+        computed = [name for name in self.nodes if name not in self.projections]
+        return computed if _INPUTS not in self.inputs else [_INPUTS, *computed]
 
     def rows(self, node: str) -> str:
         """The node whose passing rows a node has: itself, or the one that it projects."""
@@ -166,14 +181,13 @@ class NarrowBatch:
     def compute(self) -> None:
         """Run the steps and decide over every input. Raises what a step raises."""
         self._rows = rows = self._once(self._inputs())
-        looked = self._looked(whole=True)
-        inputs = looked.filter(pc.equal(looked["node"], _INPUTS))
-        self._admit(inputs)
+        looked = self._looked()
+        read = Counter(self._inputs_read(looked))
+        self._admit(self._copies_read(looked))
         if self._left_out:  # rare: a copy twice, or of a record that has ended
             self._nodes.clear()
             self._rows = _without(rows, self._left_out)
-            looked = self._looked(whole=False)
-        read = Counter({at: len(offsets) for at, offsets in _offsets(inputs).items()})
+            looked = self._looked()
         read.subtract(place[:2] for place in self._left_out)
         policies = {
             topic: names.policy
@@ -315,56 +329,63 @@ class NarrowBatch:
                 frames[name] = self._node(name)
         return frames
 
-    def _looked(self, *, whole: bool) -> pa.Table:
-        """What one job reports of the inputs and of the rows of every node.
-
-        Args:
-            whole: report the inputs themselves too.
-        """
+    def _looked(self) -> pa.Table:
+        """What one job reports: a row for each row of a node that is of interest."""
         plan = self.plan
         for name in plan.steps:
             if name not in plan.projections:
                 self._node(name)
-        nodes = [name for name in plan.nodes if name not in plan.projections]
+        nodes = plan.reported
 
         def build() -> DataFrame:
-            frames = {name: self._node(name) for name in nodes}
-            frames = {_INPUTS: self._rows, **frames} if whole else frames
-            return plan.templates.apply(("looked", whole), self._look, frames)
+            frames = {n: self._rows if n == _INPUTS else self._node(n) for n in nodes}
+            return plan.templates.apply("looked", self._look, frames)
 
-        return self._planned(("looked", whole), [*plan.stage.reads, *nodes], build).toArrow()
+        read_by = [name for name in nodes if name != _INPUTS]
+        return self._planned("looked", [*plan.stage.reads, *read_by], build).toArrow()
 
     def _look(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         return union_all(
             [
-                self._input_rows(frame) if node == _INPUTS else self._node_rows(node, frame)
-                for node, frame in frames.items()
+                self._node_rows(number, node, frames[node])
+                for number, node in enumerate(self.plan.reported)
             ]
         )
 
-    def _node_rows(self, node: str, frame: DataFrame) -> DataFrame:
-        """The place of each row of a node; of rows that fail the record without its value."""
-        if not self.plan.fills(node):  # rows that pass it are of no interest
-            lost = F.col(f"{ORIGIN}.offset").isNull()
-            frame = frame.where(F.col(VERDICT).isNotNull() | lost)
-        place = (F.col(f"{ORIGIN}.{name}") for name in _PLACE)
-        failed = F.col(VERDICT).isNotNull()
-        record = (F.when(failed, F.col(f"{ORIGIN}.{n}")).alias(n) for n in _REST)
-        no_headers = F.lit(None).cast(HEADERS_TYPE).alias("headers")
-        return frame.select(F.lit(node).alias("node"), *place, *record, no_headers, VERDICT)
+    def _node_rows(self, number: int, node: str, frame: DataFrame) -> DataFrame:
+        """The place of each row of a node; of what fails, and of copies in retry topics, the record
+        without its value."""
+        plan, origin = self.plan, F.col(ORIGIN)
+        verdict = F.lit(None).cast(VERDICT_TYPE) if node == _INPUTS else F.col(VERDICT)
+        is_input = node in plan.inputs
+        if not (is_input or plan.fills(node)):  # rows that pass it are of no interest
+            frame = frame.where(verdict.isNotNull() | origin["offset"].isNull())
+        copied = origin["topic"].isin(*plan.retry_topics) if is_input else F.lit(False)
+        record = (F.when(verdict.isNotNull() | copied, origin[n]).alias(n) for n in _REST)
+        headers = F.when(copied, origin["headers"]).cast(HEADERS_TYPE).alias("headers")
+        place = (origin[name].alias(name) for name in _PLACE)
+        at = F.lit(number).cast("tinyint").alias("node")
+        return frame.select(at, *place, *record, headers, verdict.alias(VERDICT))
 
-    def _input_rows(self, rows: DataFrame) -> DataFrame:
-        """The place of every input; of copies in retry topics the record without its value."""
-        place = (F.col(f"{ORIGIN}.{name}") for name in _PLACE)
-        copies = F.col(f"{ORIGIN}.topic").isin(*self.plan.retry_topics)
-        record = (F.when(copies, F.col(f"{ORIGIN}.{n}")).alias(n) for n in (*_REST, "headers"))
-        no_verdict = F.lit(None).cast(VERDICT_TYPE).alias(VERDICT)
-        return rows.select(F.lit(_INPUTS).alias("node"), *place, *record, no_verdict)
+    def _inputs_read(self, looked: pa.Table) -> dict[TopicPartition, int]:
+        """How many inputs the batch has, by partition."""
+        places = looked.select(["topic", "partition"]).filter(self._of(looked, self.plan.inputs))
+        counted = places.group_by(["topic", "partition"]).aggregate([([], "count_all")])
+        return {(r["topic"], r["partition"]): r["count_all"] for r in counted.to_pylist()}
 
-    def _admit(self, inputs: pa.Table) -> None:
+    def _copies_read(self, looked: pa.Table) -> pa.Table:
+        """The inputs that were read from retry topics."""
+        copied = pc.is_in(looked["topic"], pa.array(self.plan.retry_topics, pa.string()))
+        return looked.filter(pc.and_(copied, self._of(looked, self.plan.inputs)))
+
+    def _of(self, looked: pa.Table, nodes: Collection[str]) -> Any:
+        numbers = [n for n, node in enumerate(self.plan.reported) if node in nodes]
+        return pc.is_in(looked["node"], pa.array(numbers, pa.int8()))
+
+    def _admit(self, copied: pa.Table) -> None:
         """Find the copies that the ledger owes, and those that no step may see."""
         attempts: list[Attempt] = []
-        for record in records(_columns(inputs.filter(pc.is_valid(inputs["timestampType"])))):
+        for record in records(_columns(copied)):
             try:
                 attempts.append(self.plan.spec.attempt(*record))
             except HeaderFault as fault:
@@ -403,14 +424,18 @@ class NarrowBatch:
     def _seen(self, looked: pa.Table) -> list[Seen]:
         """The inputs behind the rows of every node."""
         seen: list[Seen] = []
-        for node in self.plan.nodes:
-            if node in self.plan.projections:
+        if looked["offset"].null_count:
+            lost = looked.filter(pc.is_null(looked["offset"]))["node"][0].as_py()
+            raise UsageError(_FROM_NOWHERE.format(self.plan.reported[lost]))
+        bad, places = pc.is_valid(looked[VERDICT]), looked.select([*_PLACE])
+        for node in self.plan.reported:
+            if node == _INPUTS:
                 continue
-            rows = looked.filter(pc.equal(looked["node"], node))
-            if rows["offset"].null_count:
-                raise UsageError(_FROM_NOWHERE.format(node))
-            failed = self._failed(rows.filter(pc.is_valid(rows[VERDICT])))
-            passed = _offsets(rows.filter(pc.is_null(rows[VERDICT])))
+            own = self._of(looked, [node])
+            failed = self._failed(looked.filter(pc.and_(own, bad)))
+            passed: dict[TopicPartition, OffsetSet] = {}
+            if self.plan.fills(node):
+                passed = _offsets(places.filter(pc.and_(own, pc.invert(bad))))
             seen.append(Seen(node, passed, failed, self.plan.fills(node)))
         return seen
 
@@ -437,12 +462,15 @@ def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
     return dict(zip(table.column_names, table.columns, strict=True))
 
 
-def _offsets(rows: pa.Table) -> dict[TopicPartition, set[int]]:
+def _offsets(places: pa.Table) -> dict[TopicPartition, OffsetSet]:
     """The offsets of rows, by partition."""
-    grouped = rows.group_by(["topic", "partition"]).aggregate([("offset", "list")])
-    return {
-        (row["topic"], row["partition"]): set(row["offset_list"]) for row in grouped.to_pylist()
-    }
+    grouped = places.group_by(["topic", "partition"], use_threads=False)
+    lists = grouped.aggregate([("offset", "list")]).combine_chunks()
+    offsets: dict[TopicPartition, OffsetSet] = {}
+    for row in range(lists.num_rows):
+        at = (lists["topic"][row].as_py(), lists["partition"][row].as_py())
+        offsets[at] = OffsetSet(lists["offset_list"][row].values.to_numpy())
+    return offsets
 
 
 def _places(frame: DataFrame, places: Collection[Place]) -> tuple[DataFrame, Any]:

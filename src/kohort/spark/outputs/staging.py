@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.csv
@@ -36,6 +36,8 @@ from kohort.spark.outputs.reports import report_batch
 from kohort.spark.outputs.violations import as_json, check_count
 from kohort.spark.worker import forget, keep, settle_down
 
+SQLITE_VALUES: Final = 120
+"""So many values are given to one INSERT; every SQLite takes 999."""
 Rows = Iterable[pa.RecordBatch]
 Bad = tuple[dict[str, Any], str]
 """A row that the database refuses, and what it says."""
@@ -185,12 +187,14 @@ def _as_json(column: pa.Array) -> pa.Array:
 
 
 def _into_sqlite(spec: StageSpec, path: Path, attempt: int, batches: Rows) -> int:
+    """One INSERT for many rows: each statement costs several times what a row of it does."""
     stage_table = spec.stage.split(".", 1)[1]
     names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
-    marks = ", ".join("?" for _ in spec.columns)
-    sql = f"INSERT INTO {stage_table} ({names}) VALUES ({marks}, {attempt})"
-    ready = [as_tuples(batch) for batch in batches]
-    count = sum(len(rows) for rows in ready)
+    row = f"({', '.join('?' for _ in spec.columns)}, {attempt})"
+    width = len(spec.columns)
+    at_once = max(1, SQLITE_VALUES // width) * width
+    ready = [flattened(batch) for batch in batches]
+    count = sum(map(len, ready)) // width
     if not count:
         return 0
     connection = sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
@@ -198,17 +202,25 @@ def _into_sqlite(spec: StageSpec, path: Path, attempt: int, batches: Rows) -> in
         connection.isolation_level = None
         connection.execute("PRAGMA synchronous=OFF")
         connection.execute("BEGIN IMMEDIATE")
-        for rows in ready:
-            connection.executemany(sql, rows)
+        for values in ready:
+            whole = len(values) // at_once * at_once
+            for size, first, end in ((at_once, 0, whole), (width, whole, len(values))):
+                rows = ", ".join([row] * (size // width))
+                connection.executemany(
+                    f"INSERT INTO {stage_table} ({names}) VALUES {rows}",
+                    (values[at : at + size] for at in range(first, end, size)),
+                )
         connection.execute("COMMIT")
     return count
 
 
-def as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Rows as SQLite takes them: times and decimals as text, nested values as JSON."""
-    if not batch.num_rows:
-        return []
-    return list(zip(*(_plain(c).to_pylist() for c in batch.columns), strict=True))
+def flattened(batch: pa.RecordBatch) -> list[Any]:
+    """The values of all rows, one after the other, as SQLite takes them: times and decimals as
+    text, nested values as JSON."""
+    values: list[Any] = [None] * (batch.num_rows * batch.num_columns)
+    for number, column in enumerate(batch.columns):
+        values[number :: batch.num_columns] = _plain(column).to_pylist()
+    return values
 
 
 def _plain(column: pa.Array) -> pa.Array:
