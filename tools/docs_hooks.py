@@ -106,6 +106,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace(' data-md-component="source"', "")
 
 
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same for the page of what is not found."""
+    return on_post_page(output_content)
+
+
 def _figure(folder: PurePosixPath, name: str) -> str:
     text = (ROOT / "docs" / normpath(str(folder / name))).read_text()
     return STYLE.sub("", text).replace("\n", " ")
