@@ -13,6 +13,12 @@ def known(value: T | None) -> T:
     return value
 
 
+def of_type(value: object, kind: type[T]) -> T:
+    """The value; the test fails where it is of another type."""
+    assert isinstance(value, kind), f"{value!r} is no {kind.__name__}"
+    return value
+
+
 def fake(value: object) -> Any:
     """A test double, or a wrong value on purpose, for a parameter of another type."""
     return value

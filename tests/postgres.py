@@ -55,7 +55,7 @@ class PostgresServer:
         self._quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": self.directory}
         if os.getuid() == 0:
             self._quiet["user"] = pwd.getpwnam("nobody").pw_uid
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
         made = subprocess.run(
             [
                 program("initdb") or "",
@@ -136,7 +136,7 @@ class PostgresServer:
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             for sql in statements:
-                connection.execute(sql)
+                connection.execute(sql.encode())
 
     def new_database(self) -> str:
         """The URL of an empty database."""

@@ -97,6 +97,10 @@ def page() -> str:
     return INTRODUCTION + "\n".join(lines)
 
 
+WIDER = {"partition_assignment_strategy": "str | Assignor | Iterable[str | Assignor]"}
+"""Keywords that take more than the field keeps."""
+
+
 def annotation(text: str) -> str:
     """The type of a keyword: the field's, and text where text is converted."""
     kinds = text.split(" | ")
@@ -110,7 +114,8 @@ def typed_fields(path: str, kind: str) -> dict[str, str]:
     tree = ast.parse(Path(path).read_text())
     body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == kind).body
     return {
-        ast.unparse(field.target): annotation(ast.unparse(field.annotation))
+        (name := ast.unparse(field.target)): WIDER.get(name)
+        or annotation(ast.unparse(field.annotation))
         for field in body
         if isinstance(field, ast.AnnAssign)
     }
@@ -140,10 +145,11 @@ def types() -> str:
         "",
         "from __future__ import annotations",
         "",
-        "from collections.abc import Callable",
+        "from collections.abc import Callable, Iterable",
         "from typing import Any, TypedDict",
         "",
         "from kohort.client.common.config import Partitioner",
+        "from kohort.group.assignors import Assignor",
         *typed("SharedSettings", "TypedDict", "Settings of every client.", every),
         *typed("AdminSettings", "SharedSettings", "Keywords of `Admin` and `AsyncAdmin`.", servers),
         *typed(

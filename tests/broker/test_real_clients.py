@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.clusters import Embedded as Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 # kafka-python reads its schemas through a deprecated call of the standard library.
@@ -47,12 +48,12 @@ def by_confluent(bootstrap: str) -> list[bytes]:
         producer.produce("t", value, key=value)
     assert producer.flush(PATIENCE_S) == 0
     config = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
-    found: list[bytes | None] = []
+    found: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     consumer = Consumer(config)
     consumer.subscribe(["t"])
     while len(found) < COUNT and time.monotonic() < deadline:
-        found += [m.value() for m in consumer.consume(COUNT, 1) if m.error() is None]
+        found += [known(m.value()) for m in consumer.consume(COUNT, 1) if m.error() is None]
     consumer.commit(asynchronous=False)
     consumer.close()
     return found
@@ -69,12 +70,12 @@ def by_aiokafka(bootstrap: str) -> list[bytes]:
         consumer = AIOKafkaConsumer(
             "t", bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest"
         )
-        found: list[bytes | None] = []
+        found: list[bytes] = []
         deadline = time.monotonic() + PATIENCE_S
         async with consumer:
             while len(found) < COUNT and time.monotonic() < deadline:
                 for messages in (await consumer.getmany(timeout_ms=500)).values():
-                    found += [m.value for m in messages]
+                    found += [known(m.value) for m in messages]
             await consumer.commit()
         return found
 
@@ -96,11 +97,11 @@ def by_kafka_python(bootstrap: str) -> list[bytes]:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )
-    found: list[bytes | None] = []
+    found: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < COUNT and time.monotonic() < deadline:
         for messages in consumer.poll(500).values():
-            found += [m.value for m in messages]
+            found += [known(m.value) for m in messages]
     consumer.commit()
     consumer.close()
     return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from kohort import Consumer, Producer, RebalanceListener, TopicPartition
 from tests.clusters import Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 _numbers = itertools.count()
@@ -79,23 +80,23 @@ class Listener(RebalanceListener):
 
 def until(met: Callable[[], bool], *consumers: Consumer) -> list[bytes]:
     """Poll these in turn until `met`; the values that came meanwhile."""
-    seen: list[bytes | None] = []
+    seen: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     while not met():
         assert time.monotonic() < deadline, f"waited {PATIENCE_S} s; {len(seen)} records came"
         for consumer in consumers:
-            seen += [record.value for record in consumer.poll(0.02)]
+            seen += [known(record.value) for record in consumer.poll(0.02)]
     return seen
 
 
 def take(consumer: Consumer, count: int, **options: Any) -> list[bytes]:
     """The values of the next `count` records."""
-    seen: list[bytes | None] = []
+    seen: list[bytes] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(seen) < count:
         assert time.monotonic() < deadline, f"only {len(seen)} of {count} records came"
         most = {"max_records": count - len(seen), **options}
-        seen += [record.value for record in consumer.poll(0.5, **most)]
+        seen += [known(record.value) for record in consumer.poll(0.5, **most)]
     return seen
 
 

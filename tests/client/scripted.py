@@ -190,7 +190,7 @@ class Log:
     """One partition at a broker that keeps to the rules of idempotent producers (KIP-98)."""
 
     def __init__(self) -> None:
-        self.values: list[bytes] = []
+        self.values: list[bytes | None] = []
         self.producer = (-1, -1)
         self.recent: list[tuple[int, int]] = []
 

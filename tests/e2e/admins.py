@@ -1,5 +1,8 @@
 """The peers' admin clients behind one face, in plain values; None where a make has no call."""
 
+# pyright: reportPrivateImportUsage=false
+# (confluent_kafka.admin names what it exports in its documentation alone)
+
 from __future__ import annotations
 
 import asyncio
@@ -8,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON
+from tests.known import fake
 from tests.patience import PATIENCE_S
 
 TIMEOUT_S = int(PATIENCE_S)
@@ -129,7 +133,7 @@ class KafkaPythonAdmin:
     def __init__(self, servers: str) -> None:
         from kafka import KafkaAdminClient
 
-        self._admin = KafkaAdminClient(bootstrap_servers=servers)
+        self._admin = fake(KafkaAdminClient(bootstrap_servers=servers))  # typed as version 2
 
     def close(self) -> None:
         self._admin.close()
@@ -158,7 +162,7 @@ class KafkaPythonAdmin:
 
         if value is None:
             self._admin.reset_configs(
-                [ConfigResource(ConfigResourceType.TOPIC, name, configs=[key])]
+                [ConfigResource(ConfigResourceType.TOPIC, name, configs=fake([key]))]
             )
         else:
             resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={key: value})
@@ -171,15 +175,17 @@ class KafkaPythonAdmin:
         self._admin.alter_configs([resource], incremental=False)
 
     def offsets(self, name: str, spec: str | int) -> int:
-        from kafka import TopicPartition
-        from kafka.admin import OffsetSpec, OffsetTimestamp
+        from kafka import admin
+        from kafka.structs import TopicPartition
 
-        wanted = OffsetTimestamp(spec) if isinstance(spec, int) else OffsetSpec[spec.upper()]
+        kinds = fake(admin)  # typed as version 2
+        at_time = isinstance(spec, int)
+        wanted = kinds.OffsetTimestamp(spec) if at_time else kinds.OffsetSpec[spec.upper()]
         tp = TopicPartition(name, 0)
         return self._admin.list_partition_offsets({tp: wanted})[tp].offset
 
     def delete_records(self, name: str, before: int) -> int:
-        from kafka import TopicPartition
+        from kafka.structs import TopicPartition
 
         tp = TopicPartition(name, 0)
         return self._admin.delete_records({tp: before})[tp]["low_watermark"]
@@ -200,8 +206,8 @@ class KafkaPythonAdmin:
         return {tp.partition: o.offset for tp, o in found.items()}
 
     def alter_group_offset(self, name: str, topic: str, offset: int) -> None:
-        from kafka import OffsetAndMetadata, TopicPartition
         from kafka.errors import NoError
+        from kafka.structs import OffsetAndMetadata, TopicPartition
 
         tp = TopicPartition(topic, 0)
         found = self._admin.alter_group_offsets(name, {tp: OffsetAndMetadata(offset, "", -1)})

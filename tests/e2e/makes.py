@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tests.known import known
+from tests.known import fake, known
 from tests.patience import PATIENCE_S as PATIENCE_S
 
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON, KOHORT = "confluent-kafka", "aiokafka", "kafka-python", "kohort"
@@ -123,7 +123,7 @@ def _write_kafka_python(servers: str, topic: str, rows: list[Row], codec: str, s
 
     producer = KafkaProducer(
         bootstrap_servers=servers,
-        compression_type=None if codec == "none" else codec,
+        compression_type=None if codec == "none" else fake(codec),
         enable_idempotence=safe,
         acks="all",
         linger_ms=20,
@@ -134,7 +134,7 @@ def _write_kafka_python(servers: str, topic: str, rows: list[Row], codec: str, s
                 topic,
                 value=row.value,
                 key=row.key,
-                headers=list(row.headers),
+                headers=fake(list(row.headers)),  # it takes None in them
                 partition=row.partition,
                 timestamp_ms=row.timestamp,
             )
@@ -193,7 +193,7 @@ def _read_confluent(servers: str, topic: str, rows: dict[int, list[Row]], count:
         check(f"{sum(map(len, rows.values()))} of {count} came")
         for m in consumer.consume(count, 0.2):
             assert m.error() is None
-            headers = tuple(m.headers() or ())
+            headers = tuple(fake(m.headers()) or ())  # a list of pairs
             row = Row(known(m.partition()), m.timestamp()[1], m.key(), m.value(), headers)
             assert m.offset() == len(rows[row.partition])
             rows[row.partition].append(row)
@@ -217,7 +217,8 @@ def _read_aiokafka(servers: str, topic: str, rows: dict[int, list[Row]], count: 
 
 
 def _read_kafka_python(servers: str, topic: str, rows: dict[int, list[Row]], count: int) -> None:
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import KafkaConsumer
+    from kafka.structs import TopicPartition
 
     consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
     try:

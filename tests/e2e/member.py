@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 POLL_MS = 100
@@ -130,7 +131,9 @@ def run_confluent(me: Reporter, servers: str, group: str, topic: str, options: d
     consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     while not me.stopping.is_set():
         messages = consumer.consume(200, POLL_MS / 1000)
-        offsets = me.records((m.partition(), m.offset()) for m in messages if not m.error())
+        offsets = me.records(
+            (known(m.partition()), known(m.offset())) for m in messages if not m.error()
+        )
         me.owns(tp.partition for tp in consumer.assignment())
         if offsets:
             try:
@@ -143,12 +146,13 @@ def run_confluent(me: Reporter, servers: str, group: str, topic: str, options: d
 
 
 def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options: dict) -> None:
-    from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from kafka.errors import KafkaConnectionError, KafkaError
+    from kafka.structs import OffsetAndMetadata, TopicPartition
 
     kinds = (
         RangePartitionAssignor,
@@ -228,11 +232,15 @@ def run_aiokafka(me: Reporter, servers: str, group: str, topic: str, options: di
             partition_assignment_strategy=[k for k in kinds if k.name == options["strategy"]],
         )
 
-        class Listener(ConsumerRebalanceListener):
-            async def on_partitions_revoked(self, revoked: Any) -> None:
+        class Listener(ConsumerRebalanceListener):  # aiokafka awaits what these return
+            async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]
+                self, revoked: Any
+            ) -> None:
                 me.revoked(tp.partition for tp in revoked)
 
-            async def on_partitions_assigned(self, assigned: Any) -> None:
+            async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]
+                self, assigned: Any
+            ) -> None:
                 me.assigned({tp.partition: await consumer.committed(tp) or 0 for tp in assigned})
 
         consumer.subscribe([topic], listener=Listener())

@@ -1,5 +1,8 @@
 """Every make's admin client against the embedded broker, compared with ours (issue 2, broker)."""
 
+# pyright: reportPrivateImportUsage=false
+# (confluent_kafka.admin names what it exports in its documentation alone)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -12,6 +15,7 @@ from kohort.errors import BrokerError
 from tests.clusters import APACHE, Cluster
 from tests.e2e.admins import admin_of
 from tests.e2e.makes import CONFLUENT, PEERS, deadline, fresh
+from tests.known import fake
 from tests.patience import PATIENCE_S
 
 DEFAULT_RETENTION = "604800000"
@@ -37,9 +41,8 @@ def code_of(error: BaseException) -> int:
     """The broker's error code out of any make's exception."""
     if isinstance(error, BrokerError):
         return error.code
-    if hasattr(error, "errno"):
-        return error.errno
-    return error.args[0].code()
+    code = getattr(error, "errno", None)
+    return error.args[0].code() if code is None else code
 
 
 def comes(look: Callable[[], object], wanted: object) -> None:
@@ -193,7 +196,7 @@ def test_kafka_python_sees_the_versions_that_we_list(cluster: Cluster) -> None:
 
     from kohort.broker.apis import APIS
 
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    admin = fake(KafkaAdminClient(bootstrap_servers=cluster.bootstrap))  # typed as version 2
     try:
         seen = {int(key): versions for key, versions in admin.api_versions().items()}
     finally:

@@ -31,7 +31,7 @@ def group(cluster: Cluster, tmp_path: Path):
         run.__exit__()
 
 
-RESUMED_BY = dict(zip(MAKES, MAKES[1:] + MAKES[:1], strict=True))
+RESUMED_BY: dict[str, str] = dict(zip(MAKES, MAKES[1:] + MAKES[:1], strict=True))
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from tests.e2e.makes import (
     read,
     write,
 )
+from tests.known import of_type
 
 START_MS = 1_700_000_000_000
 
@@ -121,4 +122,5 @@ def stored(cluster: Cluster, topic: str, partition: int) -> bytes:
         topics=[FetchTopic(topic=topic, partitions=[wanted])],
     )
     answer = cluster.request(request, FetchResponse, version=12)
-    return bytes(answer.responses[0].partitions[0].records or b"")
+    records = answer.responses[0].partitions[0].records
+    return b"" if records is None else bytes(of_type(records, memoryview))

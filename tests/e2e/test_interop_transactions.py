@@ -25,6 +25,7 @@ from tests.e2e.broker_process import ROOT
 from tests.e2e.conftest import SESSIONS
 from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, deadline, fresh
 from tests.effort import chiefly
+from tests.known import fake, known
 
 PATIENCE_S = WAIT_S = 150 if APACHE else 100  # Apache Kafka takes longer to start again
 STORED = [b"a%d" % n for n in range(10)] + [b"c%d" % n for n in range(10)]
@@ -135,14 +136,14 @@ WRITERS: dict[str, Callable[[str, str, str], None]] = {
 
 
 def read_by_kohort(servers: str, topic: str, level: str, until: bytes) -> list[bytes]:
-    found: list[bytes | None] = []
+    found: list[bytes] = []
     check = deadline()
     with Consumer(bootstrap_servers=servers, isolation_level=level) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
         while until not in found:
             check("our consumer")
-            found += [record.value for record in consumer.poll(1)]
+            found += [known(record.value) for record in consumer.poll(1)]
     return found
 
 
@@ -153,11 +154,11 @@ def read_by_confluent(servers: str, topic: str, level: str, until: bytes) -> lis
         {"bootstrap.servers": servers, "group.id": fresh("g"), "isolation.level": level}
     )
     consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
-    found: list[bytes | None] = []
+    found: list[bytes] = []
     check = deadline()
     while until not in found:
         check("confluent-kafka")
-        found += [m.value() for m in consumer.consume(100, 1) if m.error() is None]
+        found += [known(m.value()) for m in consumer.consume(100, 1) if m.error() is None]
     consumer.close()
     return found
 
@@ -166,7 +167,7 @@ def read_by_aiokafka(servers: str, topic: str, level: str, until: bytes) -> list
     import aiokafka as ak
 
     async def run() -> list[bytes]:
-        found: list[bytes | None] = []
+        found: list[bytes] = []
         check = deadline()
         consumer = ak.AIOKafkaConsumer(bootstrap_servers=servers, isolation_level=level)
         async with consumer:
@@ -175,7 +176,7 @@ def read_by_aiokafka(servers: str, topic: str, level: str, until: bytes) -> list
             while until not in found:
                 check("aiokafka")
                 for messages in (await consumer.getmany(timeout_ms=500)).values():
-                    found += [m.value for m in messages]
+                    found += [known(m.value) for m in messages]
         return found
 
     return asyncio.run(run())
@@ -185,15 +186,15 @@ def read_by_kafka_python(servers: str, topic: str, level: str, until: bytes) -> 
     from kafka import KafkaConsumer
     from kafka.structs import TopicPartition as TheirPartition
 
-    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level=level, group_id=None)
+    consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level=fake(level), group_id=None)
     consumer.assign([TheirPartition(topic, 0)])
     consumer.seek_to_beginning()
-    found: list[bytes | None] = []
+    found: list[bytes] = []
     check = deadline()
     while until not in found:
         check("kafka-python")
         for messages in consumer.poll(500).values():
-            found += [m.value for m in messages]
+            found += [known(m.value) for m in messages]
     consumer.close()
     return found
 
@@ -270,7 +271,7 @@ class Out(threading.Thread):
     def __init__(self, servers: str) -> None:
         super().__init__(daemon=True)
         self._servers = servers
-        self.values: list[bytes | None] = []
+        self.values: list[bytes] = []
         self.ending = threading.Event()
 
     def run(self) -> None:
@@ -279,7 +280,7 @@ class Out(threading.Thread):
             consumer.assign([TopicPartition("out", p) for p in range(2)])
             consumer.seek_to_beginning()
             while not self.ending.is_set():
-                self.values += [record.value for record in consumer.poll(0.2)]
+                self.values += [known(record.value) for record in consumer.poll(0.2)]
 
     def await_count(self, count: int, copiers: list[Copier]) -> None:
         end = time.monotonic() + PATIENCE_S

@@ -79,7 +79,7 @@ class Reading(threading.Thread):
         with Consumer(**self._told, auto_offset_reset="earliest") as consumer:
             consumer.subscribe([self._topic])
             while not self.ending.is_set():
-                self.rows += [(r.partition, r.offset, r.value) for r in consumer.poll(0.1)]
+                self.rows += [(r.partition, r.offset, known(r.value)) for r in consumer.poll(0.1)]
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_a_transaction_survives_the_death_of_its_coordinator(nodes: Cluster) -> 
         check(f"{found}")
         for message in consumer.consume(100, 0.2):
             assert message.error() is None
-            known(known(found[message.partition()])).append(known(message.value()))
+            found[known(message.partition())].append(known(message.value()))
     consumer.close()
     assert found == {p: [b"0", b"2", b"4"] for p in range(PARTITIONS)}
 

@@ -21,12 +21,12 @@ PARTITIONS, WRITERS, SECONDS, WAIT_S = 3, 3, 4.0, 60
 
 
 class Part(NamedTuple):
-    """One record: the `at`-th of `count` that a transaction wrote to each partition."""
+    """One record: the `at`-th of `total` that a transaction wrote to each partition."""
 
     writer: int
     number: int
     at: int
-    count: int
+    total: int
 
     def value(self) -> bytes:
         return ":".join(map(str, self)).encode()

@@ -15,6 +15,7 @@ from kohort.client.common.types import OffsetAndTimestamp
 from tests.clusters import Embedded
 from tests.examples.conftest import Collect, fill, one_of, total
 from tests.expelling import expel
+from tests.known import fake
 from tests.patience import PATIENCE_S, until
 
 GROUP_APIS = (
@@ -102,7 +103,8 @@ def members(monkeypatch) -> Iterator[Callable[..., Member]]:
 
     def consumer(**settings: Any) -> Consumer:
         member = made[threading.current_thread().name]
-        member.consumer = Consumer(**(settings | member.settings | {"client_id": member.name}))
+        settings |= member.settings
+        member.consumer = Consumer(**settings, client_id=member.name)
         return member.consumer
 
     def gated(database, records, *more) -> None:
@@ -336,5 +338,5 @@ def test_7_when_a_partition_moves(commit, at, moves) -> None:
         def seek(self, partition, offset):
             moved[partition] = offset
 
-    consume_rewind.Rewind(Scripted(), 2, 1_000).on_partitions_assigned([tp])
+    consume_rewind.Rewind(fake(Scripted()), 2, 1_000).on_partitions_assigned([tp])
     assert moved == ({} if moves is None else {tp: moves})

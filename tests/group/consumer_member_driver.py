@@ -98,13 +98,14 @@ class ConsumerDriver(Driver):
         self.call("coordinator_found", 7)
         return self
 
-    def stable(self, parts: Mapping[str, Any] | None = None, epoch: int = 1) -> ConsumerDriver:
-        """A member that owns `parts` (default: t 0 and 1) and whose coordinator knows it."""
+    def stable(self, parts: Mapping[str, Any] | None = None, generation: int = 1) -> ConsumerDriver:
+        """A member that owns `parts` (default: t 0 and 1) and whose coordinator knows it, in the
+        epoch `generation`."""
         self.join()
-        self.reply({"t": [0, 1]} if parts is None else parts, epoch)
+        self.reply({"t": [0, 1]} if parts is None else parts, generation)
         self.steps()
         if self.beats:
-            self.reply(epoch=epoch)
+            self.reply(epoch=generation)
         return self
 
 

@@ -88,11 +88,15 @@ class ConsumerWorld(World):
         for effect in effects:
             if isinstance(effect, WatchTopics) and effect.ids:
                 self.at(self.chance.randint(1, 500), lambda: self.look(caller))
-            if isinstance(effect, Fatal) and effect.error.code == ErrorCode.UNRELEASED_INSTANCE_ID:
+            code = getattr(effect.error, "code", None) if isinstance(effect, Fatal) else None
+            if code == ErrorCode.UNRELEASED_INSTANCE_ID:
                 # Its supervisor starts it again, until the session of the old one is over.
                 self.crash(caller)
-                self.at(1_000, lambda: self.start(caller.member.group_instance_id))
+                self.at(1_000, lambda: self.restart(caller))
         super().do(caller, [e for e in effects if caller.alive or not isinstance(e, Fatal)])
+
+    def restart(self, caller: Caller) -> None:
+        self.start(caller.member.group_instance_id)
 
     def seen(self) -> dict[str, TopicView | None]:
         return {t: TopicView(size, topic_id=self.topic_id(t)) for t, size in self.topics.items()}

@@ -6,7 +6,7 @@ After every event the harness checks G9: live durable state == replay(log) == re
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from kohort.group.coordinator.state.classic_records import (
 )
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.group.coordinator.state.config import GroupConfig
+from kohort.group.coordinator.state.consumer_records import ConsumerEntry
 from kohort.group.coordinator.state.durable_state import DurableState
 from kohort.group.coordinator.state.effects import Effects, GroupRecord, RequestContext
 from kohort.group.explain.timeline import tell
@@ -80,7 +81,7 @@ class Bench:
         self.config = GroupConfig(**config)
         self.now_ms = now_ms
         self.log: list[Logged] = list(log)
-        self.answers: dict[int, Any] = {}
+        self.answers: dict[Hashable, Any] = {}
         self.last = Effects()
         self.check = True
         self._tokens, self._ids = count(1), count(1)
@@ -505,6 +506,6 @@ def _aborted(log: list[Logged]) -> set[int]:
     return aborted
 
 
-def decoded(effects: Effects) -> list[GroupEntry | OffsetEntry | Skipped]:
+def decoded(effects: Effects) -> list[GroupEntry | OffsetEntry | ConsumerEntry | Skipped]:
     """The records of effects, decoded."""
     return [decode_record(record, -1) for record in effects.records]

@@ -9,7 +9,7 @@ slow, run their steps in order, and check C1, C6; after every event G1 is checke
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -60,7 +60,7 @@ class World:
         self.topics = {"a": 4, "b": 3}
         self.log: list[GroupRecord] = []
         self.node = 0
-        self.parked: dict[int, Callable[[Message], None]] = {}
+        self.parked: dict[Hashable, Callable[[Message], None]] = {}
         self.callers: list[Caller] = []
         self.generations: dict[str, int] = {}
         self.twins = 0

@@ -115,6 +115,7 @@ class World:
         used = served(api)[1] if version is None else version
         request = build(f"{api}Request", used, fields)
         pause = threading.Event()
+        answer = None
         for _ in range(TRIES):
             answer = self._exchange(request, used)
             if isinstance(answer, str) or not NOT_NOW & set(codes_in(answer)):

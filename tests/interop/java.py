@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -76,7 +76,7 @@ class ApacheKafka:
         assert self._ports is not None, "start it first"
         return f"127.0.0.1:{self._ports[0]}"
 
-    def start(self) -> ApacheKafka:
+    def start(self) -> Self:
         """Start it and wait until it answers; what does not come up is ended."""
         try:
             return self._start()
@@ -84,7 +84,7 @@ class ApacheKafka:
             self.kill()
             raise
 
-    def _start(self) -> ApacheKafka:
+    def _start(self) -> Self:
         properties = self._directory / "server.properties"
         if self._ports is None:
             self._ports = (free_port(), free_port())
@@ -180,7 +180,7 @@ class ApacheKafka:
         self.stop()
         self.start()
 
-    def __enter__(self) -> ApacheKafka:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:

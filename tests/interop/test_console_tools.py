@@ -268,11 +268,11 @@ def test_transactions_and_producers(at, cluster, topic) -> None:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"x", partition=0).result(PATIENCE_S)
-        name = producer.config.transactional_id
+        name = known(producer.config.transactional_id)
         shown = tool(f"{TOOLS}.TransactionsCommand", *at, "list")
         assert any(name in line and "Ongoing" in line for line in shown.splitlines())
         described = tool(
-            f"{TOOLS}.TransactionsCommand", *at, "describe", "--transactional-id", known(name)
+            f"{TOOLS}.TransactionsCommand", *at, "describe", "--transactional-id", name
         )
         assert f"{topic}-0" in described
         producers = tool(
@@ -305,7 +305,7 @@ def test_broker_and_cluster_tools(at, cluster) -> None:
     assert "ApiVersions" in tool("org.apache.kafka.tools.BrokerApiVersionsCommand", *at)
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         cluster_id = admin.describe_cluster().cluster_id
-    assert cluster_id in tool(f"{TOOLS}.ClusterTool", "cluster-id", *at)
+    assert known(cluster_id) in tool(f"{TOOLS}.ClusterTool", "cluster-id", *at)
     assert "version" in tool(f"{TOOLS}.FeatureCommand", *at, "describe").lower()
 
 

@@ -212,6 +212,8 @@ def test_apache_kafkas_clients_at_our_broker(tmp_path: Path, mechanism: str) -> 
         )
         assert "SCRAM-SHA-256=iterations=4096" in described
         # The same file serves our clients.
-        text = dict(line.split("=", 1) for line in properties.read_text().splitlines())
+        text: dict[str, Any] = dict(
+            line.split("=", 1) for line in properties.read_text().splitlines()
+        )
         with Admin(bootstrap_servers=cluster.bootstrap, **text) as admin:
             assert admin.list_topics()

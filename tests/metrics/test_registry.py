@@ -8,7 +8,7 @@ import time
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kohort.metrics import ConnectionOpened, Events, Family, Polled, Registry, Sample
@@ -17,6 +17,7 @@ from kohort.metrics.exporting import Clients
 from kohort.metrics.prometheus import export, metric_name
 from kohort.metrics.registry import MAX_TAGS
 from kohort.metrics.sensor import View
+from tests.known import known, of_type
 
 VIEWS = {
     "fetch-total": (View.COUNT, "Fetches"),
@@ -146,7 +147,10 @@ def test_opentelemetry_reads_it_with_the_names_of_its_java_instrumentation() -> 
     data = reader.get_metrics_data()
     assert data is not None
     found = {
-        metric.name: [(dict(p.attributes), p.value) for p in metric.data.data_points]
+        metric.name: [
+            (dict(known(p.attributes)), of_type(p, NumberDataPoint).value)
+            for p in metric.data.data_points
+        ]
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics

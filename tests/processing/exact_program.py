@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from itertools import count
+from typing import Any
 
 from kohort import App, Permanent, Producer, Temporary
 from kohort.processing.runtime import exactly_once as exactly
@@ -71,7 +72,11 @@ def main(servers: str, group: str, mode: str, place: str, number: str, instance:
     exactly.TRANSACTION_TIMEOUT_MS = HUNG_MS
     if place != "-":
         at(place, int(number))
-    client = {"heartbeat_interval_ms": 100, "session_timeout_ms": HUNG_MS, "max_poll_records": 20}
+    client: dict[str, Any] = {
+        "heartbeat_interval_ms": 100,
+        "session_timeout_ms": HUNG_MS,
+        "max_poll_records": 20,
+    }
     if instance:
         client["group_instance_id"] = instance
     app = App(

@@ -199,6 +199,7 @@ class ExactWorld(World):
         self.generation = 0
         self.too_large = 1 << 30
         self.zombies: list[Life] = []
+        self.fate: dict[bytes, int] = {}
         if self.url is not None:
             store = self.store()
             store.prepare()
@@ -281,13 +282,15 @@ class ExactWorld(World):
                 lambda: self.now_ms,
             )
 
-        def committed(keys):
+        def committed(
+            partitions: Sequence[TP],
+        ) -> dict[TP, OffsetAndMetadata | None]:
             return {
-                key: OffsetAndMetadata(*self.commits[key]) for key in keys if key in self.commits
+                tp: OffsetAndMetadata(*self.commits[tp]) for tp in partitions if tp in self.commits
             }
 
         return KafkaTransactor(
-            lambda: Transactional(self, generation),
+            lambda: fake(Transactional(self, generation)),
             lambda topic: self.partitions,
             committed,
             now_s=lambda: self.now_ms / 1_000,

@@ -15,7 +15,7 @@ from kohort.processing.app import App
 from kohort.retry import headers as h
 from kohort.retry.handling import UNANSWERED, decode_all
 from kohort.serdes import JsonSchemaSerde, SchemaRegistry, Serde, Serdes
-from tests.known import known
+from tests.known import of_type
 from tests.processing.conftest import PATIENCE_S, Until
 from tests.processing.test_exact import read_committed, wait_for
 from tests.serdes.fake_registry import Registry, running
@@ -93,7 +93,7 @@ def test_an_async_consumers_loop_goes_on(fake, cluster, topic) -> None:
             await consumer.subscribe([topic])
             asyncio.get_running_loop().call_later(0.01, freed)
             async for decoded in serdes.each(consumer):
-                found.append(known(decoded.value)["n"])
+                found.append(of_type(decoded.value, dict)["n"])
                 if len(found) == 5:
                     return found
         return found

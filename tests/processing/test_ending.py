@@ -200,7 +200,7 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
         wait(0 if runner._inbox.empty() else left_ms)
 
     runner._inbox_first = passing
-    runner.transactor = refused
+    fake(runner).transactor = refused
     refused.start(runner.tell)
     runner.stop()
     runner.run(fake(refused), None)
@@ -223,7 +223,7 @@ class Ending(App):
         return found
 
     @_runner.setter
-    def _runner(self, runner) -> None:
+    def _runner(self, runner) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.left = runner
 
 

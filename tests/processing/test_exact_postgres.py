@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.retry.postgres import CONFLICTS
+from tests.known import of_type
 from tests.postgres import PostgresServer
 from tests.processing.engine.test_exactly_once_world import (
     PLACES,
@@ -100,7 +102,7 @@ def test_the_server_goes_away_in_the_midst_of_a_transaction(
 ) -> None:
     """E2, "COMMIT sent, reply lost": the store itself tells what became of it."""
     chance, left = random.Random(1), [3]
-    store = world.life.transactor._store
+    store = of_type(world.life.transactor, StoreTransactor)._store
     connect = store._connect
 
     def away() -> None:

@@ -15,6 +15,7 @@ import pytest
 from kohort import Admin, Producer
 from kohort.processing.app import App
 from tests.expelling import expel
+from tests.known import known
 from tests.processing.conftest import PATIENCE_S
 from tests.processing.test_exact import read_committed, wait_for
 
@@ -76,7 +77,7 @@ def test_what_a_zombie_has_done_is_never_seen(
     other = app(exactly_once="kafka", crash_guard=False)
     held.done = copying(made, topic, out)
     copying(other, topic, out)
-    zombie = start(made)
+    zombie, taking_over = start(made), None
     assert held.reached.wait(PATIENCE_S)
     consumer = made._runner.consumer
     if then.startswith("ends"):
@@ -98,13 +99,13 @@ def test_what_a_zombie_has_done_is_never_seen(
             held.release.set()
         wait_for(lambda: committed() == RECORDS, "the other's work")
     if then == "ends_last":  # the group is empty then, and would take any commit of nobody's
-        taking_over.stop()
+        known(taking_over).stop()
     held.release.set()
     if then.startswith("ends"):
         assert zombie.ended() is None
         assert held.calls < 5
     zombie.stop()
-    taking_over.stop()
+    known(taking_over).stop()
     assert zombie.error is None
     seen = sorted(int(r.value) for r in read_committed(cluster.bootstrap, out))
     assert seen == list(range(RECORDS))

@@ -245,7 +245,7 @@ def test_rows_of_columns_are_those_that_are_appended_one_by_one(impl: Any, seed:
 
     count = 1_000
     values = [word() for _ in range(count)]
-    keys = [word() for _ in range(count)] if seed % 3 else [None] * count
+    keys: list[bytes | None] = [word() if seed % 3 else None for _ in range(count)]
     spread = chance.choice([0, 50, 10_000, 1 << 22, 1 << 62])
     times = [chance.randint(-spread, spread) for _ in range(count)]
     rows = chance.sample(range(count), count) if seed & 1 else list(range(count))

@@ -255,8 +255,9 @@ def test_a_plain_consumer_is_seen_and_can_only_be_looked_at(kohort: Run, cluster
     """Only the program that polls can pause or end it (issue 18, item 5)."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics(["watched"])
-    settings = {"bootstrap_servers": cluster.bootstrap, "group_id": "watchers"}
-    with Consumer(**settings, auto_offset_reset="earliest") as consumer:
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id="watchers", auto_offset_reset="earliest"
+    ) as consumer:
         consumer.subscribe(["watched"])
         while not consumer.assignment():
             consumer.poll(0.1)

@@ -300,7 +300,7 @@ def test_cancelled_for_one_topic_it_is_not_forgotten_for_another(cluster) -> Non
     some.redrive("both").cancel()
     assert some.redrive("both").preview().sent == 6
     assert others.redrive("both").run().sent == 0
-    with Admin(**some.client) as admin:
+    with Admin(some.client) as admin:
         topics = {at.topic for at in admin.list_group_offsets("redrive.both")}
     assert topics == {others.topics.dead_letter}
 

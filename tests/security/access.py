@@ -217,7 +217,7 @@ def topics_changed() -> Iterator[Ask]:
         (topic("WRITE"), topic("DESCRIBE", "theirs")),
         since=13,
     )
-    made = {"num_partitions": 1, "replication_factor": 1}
+    made: dict[str, Any] = {"num_partitions": 1, "replication_factor": 1}
     changing = {"timeout_ms": 5_000, "validate_only": True}
     yield Ask(
         "CreateTopics",
@@ -362,7 +362,7 @@ def offsets() -> Iterator[Ask]:
         since=10,
     )
     rights = group("DESCRIBE"), topic("DESCRIBE")
-    indexes = {"partition_indexes": [0]}
+    indexes: dict[str, Any] = {"partition_indexes": [0]}
     some = named("mine", "theirs", "absent", **indexes)
     yield Ask("OffsetFetch", "offsets", {"group_id": "gmine", "topics": some}, rights, until=7)
     yield Ask(
@@ -775,9 +775,11 @@ class Hiding:
         def ask(what: str, *requests: tuple[str, int, dict[str, Any]]) -> None:
             host, port = self.alice.address
             stranger = World(f"{host}:{port}")
+            *before, (api, version, fields) = requests
             try:
-                for api, version, fields in requests:
-                    answer = stranger.call(api, version, **fields)
+                for first, its_version, its_fields in before:
+                    stranger.call(first, its_version, **its_fields)
+                answer = stranger.call(api, version, **fields)
             finally:
                 stranger.close()
             found[f"{api}.{version} {what} | {STRANGER}"] = stranger.flat(answer, version)

@@ -165,7 +165,7 @@ class Issuer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, format: str, *_: Any) -> None:
                 """Quiet."""
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)

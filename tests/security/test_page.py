@@ -111,7 +111,7 @@ def test_a_broker_with_users_in_five_minutes(tmp_path: Path, env: dict[str, str]
     word = tmp_path / "alice"
     word.write_text("alices-word\n")
     with broker(RUN.strip(), env, tmp_path) as address:
-        with Consumer(**settings_of(CLIENTS[0]) | {"bootstrap_servers": address}) as consumer:
+        with Consumer(settings_of(CLIENTS[0]), bootstrap_servers=address) as consumer:
             assert consumer.end_offsets([]) == {}
         text = PROPERTIES.replace("localhost:9092", address)
         (tmp_path / "client.properties").write_text(text.replace("/run/secrets/alice", str(word)))

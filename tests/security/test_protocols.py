@@ -204,7 +204,7 @@ def test_a_client_that_wants_more_than_there_is(certificates: Certificates) -> N
             "sasl_password": "b",
         }
         with (
-            Admin(bootstrap_servers=cluster.bootstrap, **sasl) as admin,
+            Admin(sasl, bootstrap_servers=cluster.bootstrap) as admin,
             pytest.raises(AuthenticationError, match="ILLEGAL_SASL_STATE"),
         ):
             admin.list_topics()
@@ -267,10 +267,10 @@ def test_users_of_the_admin_client(start: Start) -> None:
         admin.upsert_user("bob", "b", iterations=5_000, mechanisms=["SCRAM-SHA-256"])
         assert admin.describe_users(["bob"]) == {"bob": {"SCRAM-SHA-256": 5_000}}
         for mechanism in ("PLAIN", "SCRAM-SHA-256"):
-            with Admin(**bobs | {"sasl_mechanism": mechanism}) as other:
+            with Admin(bobs, sasl_mechanism=mechanism) as other:
                 other.describe_cluster()
         with (
-            Admin(**bobs | {"sasl_mechanism": "SCRAM-SHA-512"}) as other,
+            Admin(bobs, sasl_mechanism="SCRAM-SHA-512") as other,
             pytest.raises(AuthenticationError),
         ):
             other.describe_cluster()
@@ -278,9 +278,10 @@ def test_users_of_the_admin_client(start: Start) -> None:
         with Admin(**bobs) as other, pytest.raises(AuthenticationError):
             other.describe_cluster()
         admin.delete_user("bob")
-        for gone in (admin.describe_users, admin.delete_user):
-            with pytest.raises(BrokerError, match="RESOURCE_NOT_FOUND"):
-                gone("bob" if gone == admin.delete_user else ["bob"])
+        with pytest.raises(BrokerError, match="RESOURCE_NOT_FOUND"):
+            admin.describe_users(["bob"])
+        with pytest.raises(BrokerError, match="RESOURCE_NOT_FOUND"):
+            admin.delete_user("bob")
         with pytest.raises(BrokerError, match="UNACCEPTABLE_CREDENTIAL"):
             admin.upsert_user("bob", "c", iterations=4_095)
         for name, word in (("", "x"), ("bob", ""), ("b\u00adb", "x"), ("bob", "\u2168")):
@@ -298,8 +299,7 @@ def test_no_secret_is_in_what_is_shown(start: Start, caplog: pytest.LogCaptureFi
         admin.describe_cluster()
         admin.upsert_user("bob", "hidden-word")
         shown = [repr(admin.config), repr(cluster.config), str(tap)]
-        wrong = own | {"sasl_password": "hidden-word"}
-        with Admin(**wrong) as other, pytest.raises(AuthenticationError):
+        with Admin(own, sasl_password="hidden-word") as other, pytest.raises(AuthenticationError):
             other.describe_cluster()
         shown += [repr(entry) for entry in cluster.requests]
     shown.append(caplog.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -136,20 +137,24 @@ def messages():
 def test_protobuf_says_which_message_of_its_file(fake, client):
     """The first message is a lone 0; Second.Inner is the way 1, 1 as zigzag varints."""
     first, inner = messages()
+
+    def read(kind: type[Any], data: bytes) -> Any:
+        return ProtobufSerde(client, kind).deserialize("t", data)
+
     data = ProtobufSerde(client, first).serialize("t", first(n=1))
     assert data == b"\0\0\0\0\x02" + b"\0" + b"\x08\x01"
     assert list(fake.subjects) == ["shared.proto", "t-value"]
     assert fake.schemas[1]["references"] == [
         {"name": "shared.proto", "subject": "shared.proto", "version": 1}
     ]
-    assert ProtobufSerde(client, first).deserialize("t", data).n == 1
+    assert read(first, data).n == 1
     data = ProtobufSerde(client, inner).serialize("t", inner(s="x"))
     assert data[5:] == b"\x04\x02\x02" + b"\x0a\x01x"
-    assert ProtobufSerde(client, inner).deserialize("t", data).s == "x"
+    assert read(inner, data).s == "x"
     with pytest.raises(DeserializationError, match=r"message \[1, 1\]"):
         ProtobufSerde(client, first).deserialize("t", data)
     explicit = b"\0\0\0\0\x02" + b"\x02\x00" + b"\x08\x01"  # the first message, written out
-    assert ProtobufSerde(client, first).deserialize("t", explicit).n == 1
+    assert read(first, explicit).n == 1
 
 
 @pytest.mark.parametrize(

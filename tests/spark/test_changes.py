@@ -17,6 +17,7 @@ from kohort.retry.store import Transaction
 from kohort.spark import Pipeline, PipelineFailedError, Temporary
 from kohort.spark.supervise import check_waiting, open_fences
 from kohort.testing import Cluster
+from tests.known import fake
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def test_client_settings_are_keywords_or_a_mapping(tmp_path: Path) -> None:
     pipeline = Pipeline("p", store=store, client=mapping, request_timeout_ms=9_000)
     assert pipeline.client == {"request.timeout.ms": "9000", "check.crcs": "True"}
     with pytest.raises(ConfigError, match="'retires'; did you mean 'retries'"):
-        Pipeline("p", store=store, retires="5m")
+        Pipeline("p", store=store, **fake({"retires": "5m"}))
     with pytest.raises(ConfigError, match=r"token\.provider: executors take text"):
         Pipeline("p", store=store, sasl_oauthbearer_token_provider=lambda: "t")
 

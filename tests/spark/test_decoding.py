@@ -49,14 +49,15 @@ def again(value: Any) -> Any:
 def test_formats_are_pickled_by_configuration(fake: Registry) -> None:
     user = {"name": "Eva", "age": 7}
     registry = SchemaRegistry(fake.url, token="secret", timeout_s=3)
-    for serde, value in (
+    serdes: list[tuple[Serde[Any], object]] = [
         (StringSerde("latin-1"), "\xe9"),
         (IntegerSerde(), 7),
         (JsonSerde(), user),
         (AvroSerde(registry, USER), user),
         (Serde(str.encode, bytes.decode), "x"),
         (JsonSchemaSerde(registry, {"type": "object"}, register=False, validate=False), user),
-    ):
+    ]
+    for serde, value in serdes:
         copy = again(serde)
         assert type(copy) is type(serde)
         if isinstance(serde, JsonSchemaSerde):

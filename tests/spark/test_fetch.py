@@ -113,7 +113,7 @@ def test_positions_are_asked_for_once_a_partition_and_not_after_every_poll() -> 
 
     consumer: Any = Counting(500)
     spans = [Range("t", n, 0, 1) for n in range(500)]
-    polled = fetch._polled(consumer, SourceOptions({}), spans, lambda c, s: c.take(s), None)
+    polled = fetch._polled(consumer, SourceOptions({}), spans, lambda _, s: consumer.take(s), None)
     assert sorted(n for batch in polled for n in batch) == list(range(500))
     assert consumer.asked == 500
 

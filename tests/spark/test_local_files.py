@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kohort.spark.local_files import CLASS, set_modes_by_calls
-from tests.known import known
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +21,8 @@ def test_modes_are_set_by_calls_and_as_hadoop_sets_them(
     spark: SparkSession, tmp_path: Path, mode: int
 ) -> None:
     jvm: Any = spark.sparkContext._jvm
-    configuration = known(known(spark.sparkContext._jsc).hadoopConfiguration())
+    context: Any = spark.sparkContext._jsc
+    configuration = context.hadoopConfiguration()
     files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration)
     assert files.getRawFileSystem().getClass().getName() == CLASS
     path = tmp_path / "a file"

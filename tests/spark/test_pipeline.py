@@ -13,6 +13,7 @@ import pytest
 
 from kohort.errors import ConfigError
 from kohort.spark import Pipeline, load_pipeline
+from tests.clusters import Embedded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,10 +164,9 @@ def test_a_batch_that_nobody_can_read_stops_nobody(
     """Issue 14, item 1: its bytes are dead-lettered with its offsets, the rest is loaded."""
     from kohort import Consumer, Producer
     from kohort.retry import headers as h
-    from kohort.testing import Cluster
     from tests.processing.damage import damage
 
-    with Cluster(data_dir=tmp_path / "data", durability="os") as broken:
+    with Embedded(data_dir=tmp_path / "data", durability="os") as broken:
 
         def make(partitions: int = 2, name: str = "t") -> str:
             broken.create_topic(name, partitions=partitions)

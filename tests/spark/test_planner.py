@@ -209,9 +209,10 @@ def test_a_topic_recreated_between_two_looks_is_noticed(records: int) -> None:
     port.ids["t"], port.logs[T0] = "other", [5] * records
     with pytest.raises(DataLossError, match="created again"):
         plan.latest(start)
-    lenient = planner(FakePort({T0: [1] * 3}), failOnDataLoss="false")
+    port = FakePort({T0: [1] * 3})
+    lenient = planner(port, failOnDataLoss="false")
     start = lenient.latest(lenient.initial())
-    lenient._port.ids["t"], lenient._port.logs[T0] = "other", [5] * records
+    port.ids["t"], port.logs[T0] = "other", [5] * records
     end = lenient.latest(start)
     assert [s[:4] for task in lenient.tasks(start, end) for s in task] == [("t", 0, 0, records)]
 
@@ -242,7 +243,7 @@ def test_a_topic_recreated_is_noticed() -> None:
     ],
     ids=["without a group", "with a group", "by time"],
 )
-def test_a_moving_start_survives_a_crash_in_batch_0(options: dict[str, str]) -> None:
+def test_a_moving_start_survives_a_crash_in_batch_0(options: dict[str, Any]) -> None:
     """Spark asks for the start again; the batch is planned from where its end says it began."""
     port = FakePort({T0: [1] * 5, T1: [1] * 7})
     first = planner(port, **options)

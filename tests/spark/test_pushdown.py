@@ -14,7 +14,6 @@ from kohort.errors import ConfigError
 from kohort.spark.offsets import Range
 from kohort.spark.options import parse_source
 from kohort.spark.pushdown import Seeks
-from tests.known import known
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +128,8 @@ def test_a_view_of_sql_seeks_by_its_predicates(
             f"SELECT CAST(value AS STRING) AS v FROM {name} WHERE partition = 1 AND offset >= 7"
         )
         assert sorted(r.v for r in frame.collect()) == ["15", "17", "19"]
-        plan = known(frame._jdf.queryExecution()).executedPlan().toString()
+        jvm_frame: Any = frame._jdf
+        plan = jvm_frame.queryExecution().executedPlan().toString()
         assert "Filter (" not in plan, plan
         later = spark.sql(f"SELECT * FROM {name} WHERE timestamp >= '2999-01-01'")
         assert later.count() == 0

@@ -49,7 +49,7 @@ def test_spark_connect_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ConfigError, match=said):
         check_classic("pipeline p", remote)
     with pytest.raises(ConfigError, match=said):
-        one_handler().run(spark=remote)
+        one_handler().run(spark=fake(remote))
     check_classic("pipeline p", SimpleNamespace())
 
 

@@ -16,6 +16,7 @@ import pytest
 from kohort import App, Permanent, RetryAfter
 from kohort.errors import UsageError
 from kohort.testing import AppHarness, crash_everywhere
+from tests.known import known
 
 MINUTE = 60_000
 FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "journey.svg"
@@ -105,12 +106,12 @@ def test_what_handlers_send_and_what_they_refuse(kafka_app: Callable[..., AppHar
     for value in (b"1", b"7", b"-1", b"{no json", b"2"):
         harness.send("orders", value, value)
     harness.run()
-    assert sorted(r.value for r in harness.records("bills")) == [b"1", b"2"]
+    assert sorted(known(r.value) for r in harness.records("bills")) == [b"1", b"2"]
     assert {letter.retry.reason for letter in harness.dead_letters()} == {"negative", "undecodable"}
     harness.advance("9m")
     assert len(harness.records("bills")) == 2
     harness.run_to_end()
-    assert sorted(r.value for r in harness.records("bills")) == [b"1", b"2", b"7"]
+    assert sorted(known(r.value) for r in harness.records("bills")) == [b"1", b"2", b"7"]
     assert Counter(told) == {"busy": 1, "negative": 1, "undecodable": 1}
     assert sum(harness.committed("orders").values()) == 5
 

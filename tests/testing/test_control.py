@@ -23,6 +23,7 @@ from kohort.errors import ConfigError
 from kohort.testing import Cluster
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from tests.known import fake
 from tests.patience import PATIENCE_S
 from tests.testing.verifiable_run import ENV, KOHORT
 
@@ -181,7 +182,7 @@ def test_a_token_is_asked_for(cluster: Cluster):
 def test_it_listens_on_loopback_alone(control: Control):
     assert control._server.socket.getsockname()[0] == "127.0.0.1"
     with pytest.raises(ConfigError, match="cannot be used"):
-        Control(control.broker, control.broker.state.gate, control.port)
+        Control(control.broker, fake(control.broker.state.gate), control.port)
 
 
 def test_connections_are_bounded(control: Control):

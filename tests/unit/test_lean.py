@@ -85,7 +85,7 @@ def test_frozen_and_slots():
     with pytest.raises(dataclasses.FrozenInstanceError):
         point.x = 5  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        del point.x
+        del point.x  # type: ignore[misc]
     assert not hasattr(point, "__dict__")
     assert pickle.loads(pickle.dumps(point)) == point == copy.copy(point)
 

@@ -35,8 +35,8 @@ def timed(batch: bytes, base_ms: int = NOW_MS, max_ms: int | None = None) -> byt
     return bytes(other)
 
 
-def of_records(records: bytes, count: int, codec: int = 0, **fields: Any) -> bytes:
-    return timed(raw_batch(records, count, attributes=codec, **fields))
+def of_records(records: bytes | memoryview, count: int, codec: int = 0, **fields: Any) -> bytes:
+    return timed(raw_batch(bytes(records), count, attributes=codec, **fields))
 
 
 def plain(count: int, codec: int = 0) -> bytes:
@@ -99,7 +99,7 @@ class Broker:
 
     def __init__(self, *, on_fast_path: bool, **topic: str) -> None:
         self.harness = Harness()
-        self.harness.create("t", **topic)
+        self.harness.create("t", 1, **topic)
         self._served = Served(self.harness, 1, on_fast_path=on_fast_path)
 
     def produce(self, batch: bytes) -> PartitionProduceResponse:

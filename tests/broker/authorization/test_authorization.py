@@ -17,6 +17,7 @@ from kohort.broker.base.request import Call
 from kohort.broker.log.files import MemoryFiles
 from kohort.errors import ErrorCode
 from kohort.wire import Message, Struct, response_class
+from kohort.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
 from tests.broker.harness import Harness
 
 OP, R = Operation, Resource
@@ -294,9 +295,8 @@ def describe_acls(h: Harness) -> Message:
     )
 
 
-def create_acls(h: Harness) -> Message:
-    m = module("create_acls_request")
-    creation = m.AclCreation(
+def create_acls(h: Harness) -> CreateAclsRequest:
+    creation = AclCreation(
         resource_type=2,
         resource_name="t",
         principal=ALICE,
@@ -304,7 +304,7 @@ def create_acls(h: Harness) -> Message:
         operation=3,
         permission_type=3,
     )
-    return m.CreateAclsRequest(creations=[creation])
+    return CreateAclsRequest(creations=[creation])
 
 
 def delete_acls(h: Harness) -> Message:

@@ -35,6 +35,7 @@ from tests.broker.harness import WALL_MS, FakeEnv, Harness, batch_of, produce_re
 from tests.broker.hostile import Line
 from tests.broker.hostile_fast_path import renumbered
 from tests.broker.shadow_files import Crash, ShadowFiles
+from tests.known import fake
 from tests.wire.test_fuzz import mutated
 
 pytestmark = pytest.mark.skipif(lane_module.FAST_PATH != "cython", reason="there is no fast path")
@@ -68,7 +69,7 @@ class Served:
         for peer, line in zip(self.peers, self.lines, strict=True):
             peer.connected(line)
             if not on_fast_path:
-                peer._take = None  # pyright: ignore[reportPrivateUsage]
+                peer._take = fake(None)
 
     def turn(self, frames: list[tuple[int, bytes]]) -> None:
         """What one turn of the loop brings."""
@@ -152,7 +153,7 @@ class Client:
             values,
             WALL_MS + 1_000_000 + pick.choice((0, 0, 7, -5_000, 5_000)),
             compression=pick.choice((Compression.NONE, Compression.NONE, Compression.LZ4)),
-            keys=[b"k"] * len(values) if pick.random() < 0.5 else None,
+            keys=[*[b"k"] * len(values)] if pick.random() < 0.5 else None,
             **stamp,
         )
         if pick.random() < 0.1:

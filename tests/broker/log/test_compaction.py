@@ -69,6 +69,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(seed: int) -> None:
     fill(harness, rng, 40)
     log = log_of(harness)
     before, end = records(log), log.end.offset
+    after = before
     for _ in range(3):  # again and again: neighbours are put together
         compacted(harness)
         after = records(log)

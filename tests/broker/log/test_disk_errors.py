@@ -123,7 +123,7 @@ class Life:
 )
 def test_an_error_in_any_call_loses_nothing_acknowledged(error: int, on_fast_path: bool) -> None:
     """L1, L8, L9."""
-    refused = 0
+    refused = call = 0
     for call in itertools.count(1):
         life = Life(call, error, on_fast_path=on_fast_path)
         reached = life.run()

@@ -112,13 +112,13 @@ def test_what_takes_space_is_refused_in_words_and_leaves_the_reserve(
 ) -> None:
     harness, disk = full()
     kept, before = disk.read_all(RESERVE), disk.read_all(TOPICS_FILE)
+    refused = "cannot write to its disk: No space left on device; free some space"
     for _ in range(2):
-        with pytest.raises(BrokerError) as error:
+        with pytest.raises(BrokerError, match=refused) as error:
             harness.state.topics.create("more", 1, {})
+        assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "Errno" not in str(error.value)
     assert caplog.text.count("cannot write topics.json: [Errno 28] No space left") == 1
-    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert "cannot write to its disk: No space left on device; free some space" in str(error.value)
-    assert "Errno" not in str(error.value)
     assert (disk.read_all(RESERVE), disk.read_all(TOPICS_FILE)) == (kept, before)
 
 

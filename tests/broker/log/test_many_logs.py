@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kohort.broker import Broker, BrokerConfig
-from kohort.broker.log.files import LogFile, MemoryFiles
+from kohort.broker.log.files import MemoryFiles, Syncable
 from kohort.broker.server import server
 from tests.broker.harness import FakeEnv, Harness, batch_of
 from tests.broker.shadow_files import ShadowFiles
@@ -49,7 +49,7 @@ def test_a_short_log_leaves_its_records_and_epochs_alone() -> None:
 def test_a_short_log_remembers_its_producers() -> None:
     """KIP-98: a batch that is sent again after an orderly restart is the same one."""
     disk = ShadowFiles(random.Random(1))
-    stamp = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    stamp: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     filled(1, disk, **stamp).state.close()
     again = Harness(disk, FakeEnv(), **OS)
     assert again.produce("t", batch_of([b"0"], **stamp)).base_offset == 0
@@ -95,7 +95,7 @@ class SlowFiles(MemoryFiles):
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def sync_all(self, files: Sequence[LogFile]) -> None:
+    def sync_all(self, files: Sequence[Syncable]) -> None:
         assert self.go_on.wait(30)
 
 

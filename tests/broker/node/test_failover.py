@@ -10,6 +10,7 @@ import pytest
 
 from tests.broker.server.test_server import Process, nothing_stays  # noqa: F401 (a fixture)
 from tests.clusters import Embedded as Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S, until
 
 PARTITIONS = 3
@@ -58,7 +59,7 @@ class Consuming(threading.Thread):
         self.lost = 0
 
     def run(self) -> None:
-        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         consumer = Consumer(
             {
@@ -71,13 +72,15 @@ class Consuming(threading.Thread):
             }
         )
 
-        def lost(_consumer: object, partitions: list[object]) -> None:
+        def lost(_consumer: object, partitions: list[TopicPartition]) -> None:
             self.lost += len(partitions)
 
         consumer.subscribe(["t"], on_lost=lost)
         while not self.ending.is_set():
             messages = [m for m in consumer.consume(500, 0.1) if m.error() is None]
-            self.seen += [(m.partition(), m.offset(), m.value()) for m in messages]
+            self.seen += [
+                (known(m.partition()), known(m.offset()), known(m.value())) for m in messages
+            ]
             if messages:
                 try:
                     consumer.commit(asynchronous=False)

@@ -290,7 +290,9 @@ def test_replication_factors_up_to_the_number_of_nodes(nodes: Nodes) -> None:
 
 def test_replica_assignments_are_checked_and_grow_with_the_topic(nodes: Nodes) -> None:
     def grow(count: int, assigned: list[list[int]] | None) -> int:
-        assignments = assigned and [CreatePartitionsAssignment(broker_ids=a) for a in assigned]
+        assignments = None
+        if assigned is not None:
+            assignments = [CreatePartitionsAssignment(broker_ids=a) for a in assigned]
         topic = CreatePartitionsTopic(name="r1", count=count, assignments=assignments)
         request = CreatePartitionsRequest(topics=[topic])
         return nodes.ask(request, CreatePartitionsResponse).results[0].error_code

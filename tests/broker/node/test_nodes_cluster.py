@@ -231,8 +231,9 @@ def test_ports_in_a_row() -> None:
         cluster = Cluster(nodes=2, port=first)
         with contextlib.suppress(ConfigError):  # somebody else has the second one
             cluster.start()
-            break
-    try:
-        assert cluster.bootstrap == f"127.0.0.1:{first},127.0.0.1:{first + 1}"
-    finally:
-        cluster.stop()
+            try:
+                assert cluster.bootstrap == f"127.0.0.1:{first},127.0.0.1:{first + 1}"
+            finally:
+                cluster.stop()
+            return
+    pytest.fail("no two ports in a row were free")

@@ -30,7 +30,7 @@ def request(
     forget: tuple[int, ...] = (),
     topic: str = "t",
     topic_id: bytes = bytes(16),
-    **more: int,
+    **more: Any,
 ) -> FetchRequest:
     """`parts`: partition -> offset; `session`: id and epoch."""
     asked = [
@@ -54,18 +54,18 @@ def answered(response: FetchResponse) -> dict[int, PartitionData]:
     return {p.partition_index: p for topic in response.responses for p in topic.partitions}
 
 
-class World(Harness):
+class World:
     """A topic of some partitions, fetched by name."""
 
-    def __init__(self, partitions: int = 3, **config: Any) -> None:
-        super().__init__(**config)
-        self.create("t", partitions)
+    def __init__(self, partitions: int = 3) -> None:
+        self.harness = Harness()
+        self.harness.create("t", partitions)
 
-    def fetch(self, *args: object, version: int = BY_NAME, **more: Any) -> FetchResponse:
-        return self.ask(request(*args, **more), FetchResponse, version)  # type: ignore[arg-type]
+    def fetch(self, *args: Any, version: int = BY_NAME, **more: Any) -> FetchResponse:
+        return self.harness.ask(request(*args, **more), FetchResponse, version)
 
     def produce(self, partition: int) -> None:
-        self.send(produce_request("t", batch_of([b"v"]), partition=partition), 12)
+        self.harness.send(produce_request("t", batch_of([b"v"]), partition=partition), 12)
 
 
 def test_only_what_changed_is_answered() -> None:
@@ -91,7 +91,7 @@ def test_a_log_that_begins_later_is_told_of_without_records() -> None:
     world.produce(1)
     session = world.fetch({0: 0, 1: 1}).session_id
     assert world.fetch(session=(session, 1)).responses == []
-    partition = world.state.topics.partition("t", 1)
+    partition = world.harness.state.topics.partition("t", 1)
     assert partition is not None
     assert partition.log is not None
     partition.log.delete_before(1)
@@ -137,7 +137,7 @@ def test_a_full_fetch_ends_the_session_it_names() -> None:
     assert world.fetch(session=(session, 1)).error_code == E.FETCH_SESSION_ID_NOT_FOUND
     last = world.fetch({0: 0}, (new, -1))
     assert (last.session_id, list(answered(last))) == (0, [0])
-    assert len(world.node.fetch_sessions) == 0
+    assert len(world.harness.node.fetch_sessions) == 0
 
 
 def test_an_error_is_told_until_it_is_mended_and_then_the_rest() -> None:
@@ -147,12 +147,12 @@ def test_an_error_is_told_until_it_is_mended_and_then_the_rest() -> None:
     assert answered(first)[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
     again = answered(world.fetch(session=(first.session_id, 1)))
     assert again[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
-    world.create("later", 1)
+    world.harness.create("later", 1)
     mended = answered(world.fetch(session=(first.session_id, 2)))
     assert (mended[0].error_code, mended[0].high_watermark) == (0, 0)
     assert answered(world.fetch(session=(first.session_id, 3))) == {}
 
-    made = world.ask(
+    made = world.harness.ask(
         CreateTopicsRequest(
             topics=[CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
         ),
@@ -161,7 +161,7 @@ def test_an_error_is_told_until_it_is_mended_and_then_the_rest() -> None:
     topic_id = made.topics[0].topic_id
     by_id = world.fetch({0: 0}, topic="", topic_id=topic_id, version=BY_ID)
     gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="x")])
-    world.ask(gone, DeleteTopicsResponse)
+    world.harness.ask(gone, DeleteTopicsResponse)
     told = answered(world.fetch(session=(by_id.session_id, 1), version=BY_ID))
     assert told[0].error_code == E.UNKNOWN_TOPIC_ID
 
@@ -203,15 +203,15 @@ def test_a_session_follows_its_topic_through_deletion() -> None:
     world = World()
     world.produce(0)
     session = world.fetch({0: 0, 1: 0}).session_id
-    world.create("other")
+    world.harness.create("other")
     assert answered(world.fetch({0: 1}, (session, 1))) == {}
     delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
-    world.ask(delete, DeleteTopicsResponse)
+    world.harness.ask(delete, DeleteTopicsResponse)
     gone = answered(world.fetch(session=(session, 2)))
     assert {p: d.error_code for p, d in gone.items()} == dict.fromkeys(
         (0, 1), E.UNKNOWN_TOPIC_OR_PARTITION
     )
-    world.create("t", 1)
+    world.harness.create("t", 1)
     again = answered(world.fetch({0: 0}, (session, 3)))
     assert {p: (d.error_code, d.high_watermark) for p, d in again.items()} == {
         0: (0, 0),
@@ -222,23 +222,27 @@ def test_a_session_follows_its_topic_through_deletion() -> None:
 def test_a_waiting_fetch_of_a_session_is_woken() -> None:
     world = World(2)
     session = world.fetch({0: 0, 1: 0}).session_id
-    waiting = world.send(request(session=(session, 1), max_wait_ms=500, min_bytes=1), BY_NAME)
+    waiting = world.harness.send(
+        request(session=(session, 1), max_wait_ms=500, min_bytes=1), BY_NAME
+    )
     assert not waiting.done
     world.produce(1)
-    assert list(answered(world.read(waiting, FetchResponse, BY_NAME))) == [1]
-    empty = world.send(request({1: 1}, (session, 2), max_wait_ms=500, min_bytes=1), BY_NAME)
-    world.env.advance(501)
-    assert world.read(empty, FetchResponse, BY_NAME).responses == []
+    assert list(answered(world.harness.read(waiting, FetchResponse, BY_NAME))) == [1]
+    empty = world.harness.send(request({1: 1}, (session, 2), max_wait_ms=500, min_bytes=1), BY_NAME)
+    world.harness.env.advance(501)
+    assert world.harness.read(empty, FetchResponse, BY_NAME).responses == []
 
 
 def test_an_answer_that_was_overtaken_is_refused() -> None:
     """The session went on over another connection while this fetch was waiting."""
     world = World(2)
     session = world.fetch({0: 0, 1: 0}).session_id
-    waiting = world.send(request(session=(session, 1), max_wait_ms=500, min_bytes=1), BY_NAME)
+    waiting = world.harness.send(
+        request(session=(session, 1), max_wait_ms=500, min_bytes=1), BY_NAME
+    )
     assert world.fetch(session=(session, 2)).error_code == 0
-    world.env.advance(501)
-    late = world.read(waiting, FetchResponse, BY_NAME)
+    world.harness.env.advance(501)
+    late = world.harness.read(waiting, FetchResponse, BY_NAME)
     assert late.error_code == E.INVALID_FETCH_SESSION_EPOCH
 
 

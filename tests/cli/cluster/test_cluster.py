@@ -29,7 +29,7 @@ def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluste
 
     cluster.kill_node(3)
     soon = ("-X", "default.api.timeout.ms=2000")  # how long the dead one is waited for
-    trouble = "it does not answer"
+    found, trouble = {}, "it does not answer"
     while trouble.startswith("it does not answer"):  # the others have not noticed yet
         part = kohort("cluster", "describe", "--check", "-o", "json", *soon)
         assert part.code == EXIT_CHECK_FAILED

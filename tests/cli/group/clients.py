@@ -53,7 +53,7 @@ def _confluent(servers: str, group: str, topic: str, most: int, **more: Any) -> 
         message = consumer.poll(POLL_S)
         if message is not None and message.error() is None:
             done += 1
-            consumer.commit(message, asynchronous=False)
+            consumer.commit(message=message, asynchronous=False)
     try:
         yield
     finally:
@@ -62,9 +62,9 @@ def _confluent(servers: str, group: str, topic: str, most: int, **more: Any) -> 
 
 @contextmanager
 def _kafka_python(servers: str, group: str, topic: str, most: int) -> Iterator[None]:
-    from kafka import KafkaConsumer, TopicPartition
+    from kafka import KafkaConsumer
     from kafka.errors import RebalanceInProgressError
-    from kafka.structs import OffsetAndMetadata
+    from kafka.structs import OffsetAndMetadata, TopicPartition
 
     start: Settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False} if most else {}
     consumer = KafkaConsumer(bootstrap_servers=servers, group_id=group, **start)
@@ -74,14 +74,14 @@ def _kafka_python(servers: str, group: str, topic: str, most: int) -> Iterator[N
         check, done = deadline(), 0
         while done < most or not consumer.assignment():
             check(f"a record of {topic}")
-            done += sum(map(len, consumer.poll(POLL_S * 1000, max_records=1).values()))
+            done += sum(map(len, consumer.poll(int(POLL_S * 1000), max_records=1).values()))
         while most:
             check(f"a commit in {topic}")
             with suppress(RebalanceInProgressError):  # polling ends the rebalance
                 consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(most, "", -1)})
                 break
             consumer.pause(*consumer.assignment())
-            consumer.poll(POLL_S * 1000)
+            consumer.poll(int(POLL_S * 1000))
         yield
     finally:
         consumer.close()

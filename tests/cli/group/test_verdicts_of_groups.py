@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_one_of_two_members_hangs(
 ) -> None:
     group = fresh("two")
     admin.alter_group_offsets(group, {(pair, 0): 0, (pair, 1): 0})
-    settings = {"bootstrap_servers": cluster.bootstrap, "group_id": group}
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "group_id": group}
     more = {"group_protocol": protocol, "enable_auto_commit": False}
     with Consumer(**settings, **more) as one, Consumer(**settings, **more) as other:
         check = deadline()
@@ -74,7 +75,7 @@ def test_one_of_two_members_hangs(
 
 def test_a_spare_member_has_nothing(cluster: Cluster, topic: str, why: Why) -> None:
     group = fresh("spare")
-    settings = {"bootstrap_servers": cluster.bootstrap, "group_id": group}
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "group_id": group}
     with kohort_member(cluster.bootstrap, group, topic, 2) as one, Consumer(**settings) as spare:
         spare.subscribe([topic])
         check = deadline()
@@ -177,7 +178,7 @@ def joining(cluster: Cluster, group: str, topic: str) -> Iterator[None]:
     end = threading.Event()
 
     def poll() -> None:
-        settings = {"bootstrap_servers": cluster.bootstrap, "group_id": group}
+        settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap, "group_id": group}
         with Consumer(**settings) as consumer:
             consumer.subscribe([topic])
             while not end.is_set():

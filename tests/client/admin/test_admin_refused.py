@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kohort import Admin, AsyncAdmin, NewTopic, Producer, TopicPartition
-from kohort.client.admin.acls import AclFilter
+from kohort.acl import AclFilter
 from kohort.client.admin.types import ProducerDescription
 from kohort.errors import (
     BrokerError,
@@ -193,8 +193,8 @@ def test_an_error_that_does_not_pass_ends_with_the_call_s_time(
             with pytest.raises((BrokerError, KafkaTimeoutError, ConnectionFailedError)) as raised:
                 made(call.make, timeout_s=0.1)
             assert time.monotonic() - begun < PATIENCE_S
-        if isinstance(raised.value, BrokerError):
-            assert raised.value.name == call.passing
+            if fault.hits and isinstance(raised.value, BrokerError):
+                assert raised.value.name == call.passing
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -89,12 +89,14 @@ def test_dropped_clients_of_tasks_and_admins_end_the_thread(world, monkeypatch):
     with pytest.warns(ResourceWarning, match="AsyncProducer was dropped"):
         asyncio.run(use())
     gc.collect()
-    for kind in (Admin, AsyncConsumer):
-        dropped = [kind(bootstrap_servers=bootstrap)]
-        network = dropped[0]._thread if kind is Admin else dropped[0]._network
-        drop(dropped)
-    network._thread.join(PATIENCE_S)
-    assert not network._thread.is_alive()
+    admin = [Admin(bootstrap_servers=bootstrap)]
+    consumer = [AsyncConsumer(bootstrap_servers=bootstrap)]
+    networks = (admin[0]._thread, consumer[0]._network)
+    drop(admin)
+    drop(consumer)
+    for network in networks:
+        network._thread.join(PATIENCE_S)
+        assert not network._thread.is_alive()
 
 
 def test_a_closed_client_is_not_spoken_of(world):

@@ -71,7 +71,7 @@ def test_what_is_no_partition() -> None:
     with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
         for wrong in ("orders", ["orders"], [("orders",)]):
             with pytest.raises(UsageError, match="assign\\(\\) takes partitions, not"):
-                consumer.assign(wrong)
+                consumer.assign(fake(wrong))
         with pytest.raises(UsageError, match="commit\\(\\) takes offsets by partition"):
             consumer.commit([("orders", 0)])  # pyright: ignore
 
@@ -399,8 +399,9 @@ def test_what_subscribe_and_commit_async_are_given(tasks: bool) -> None:
     class Whole(RebalanceListener):
         async def on_partitions_assigned(self, partitions: object) -> None: ...
 
-    async def later(offsets: object, error: object) -> None: ...
+    async def awaiting(offsets: object, error: object) -> None: ...
 
+    later = fake(awaiting)
     with asyncio.Runner() as runner:
         face = AsyncConsumer if tasks else Consumer
         consumer = face(bootstrap_servers="127.0.0.1:1", group_id="g")
@@ -420,7 +421,7 @@ def test_what_subscribe_and_commit_async_are_given(tasks: bool) -> None:
         if tasks:
             call(["t"], Whole())
             consumer.commit_async({("t", 0): 1}, later)
-            runner.run(awaited(consumer.close(0)))
+            runner.run(awaited(fake(consumer.close(0))))
             return
         with pytest.raises(UsageError, match="on_partitions_assigned is a coroutine function"):
             call(["t"], Whole())

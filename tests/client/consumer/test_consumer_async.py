@@ -11,6 +11,7 @@ import pytest
 
 from kohort import AsyncConsumer, RebalanceListener, TopicPartition
 from kohort.errors import ClosedError, ConcurrentUseError, UsageError, WakeupError
+from kohort.group.member.classic import ClassicMember
 from tests.client.consumer_world import World, values
 from tests.clusters import Cluster
 from tests.known import known
@@ -239,10 +240,11 @@ def test_a_blocked_event_loop_stays_a_member(world: World) -> None:
             while not reader.assignment():
                 await reader.poll(0.1)
             before = reader.group_metadata()
-            member = known(reader._core.session).member
-            heard = known(member)._heard_ms
+            member = known(known(reader._core.session).member)
+            assert isinstance(member, ClassicMember)
+            heard = member._heard_ms
             deadline = time.monotonic() + PATIENCE_S
-            while known(member)._heard_ms < heard + 200:
+            while member._heard_ms < heard + 200:
                 assert time.monotonic() < deadline
             await reader.poll(0)
             assert reader.group_metadata() == before

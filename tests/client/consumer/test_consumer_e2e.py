@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,7 +33,7 @@ from kohort.errors import (
 from kohort.testing import VirtualClock
 from tests.client.consumer_world import World, take, until, values
 from tests.clusters import APACHE, Cluster
-from tests.known import known
+from tests.known import fake, known
 from tests.patience import PATIENCE_S
 
 
@@ -80,7 +81,7 @@ def test_empty_after_the_timeout(world: World) -> None:
         asked.append(timeout_s)
         return plain(timeout_s)
 
-    consumer._bell = type("Bell", (), {"wait": staticmethod(wait), "ring": consumer._bell.ring})()
+    consumer._bell = fake(SimpleNamespace(wait=wait, ring=consumer._bell.ring))
     started = time.monotonic()
     assert consumer.poll(0.05) == []
     assert time.monotonic() - started > 0.04
@@ -353,8 +354,9 @@ def test_limit_bounds_what_is_read(world: World) -> None:
 def test_a_poll_does_not_wait_behind_the_markers_before_a_bound(world: World, arrow: bool) -> None:
     """A range of markers alone is read at once: no record can come any more."""
     topic = world.topic(2)
-    config = {"bootstrap_servers": world.cluster.bootstrap, "transactional_id": world.group()}
-    with Producer(**config) as producer:
+    with Producer(
+        bootstrap_servers=world.cluster.bootstrap, transactional_id=world.group()
+    ) as producer:
         producer.init_transactions()
         for partitions in ([0], [0, 1]):
             producer.begin_transaction()
@@ -555,7 +557,7 @@ def test_a_second_thread_is_refused_at_once(world: World) -> None:
         inside.set()
         return notify(timeout_s)
 
-    consumer._bell = type("Bell", (), {"wait": staticmethod(wait), "ring": consumer._bell.ring})()
+    consumer._bell = fake(SimpleNamespace(wait=wait, ring=consumer._bell.ring))
     thread = threading.Thread(target=lambda: result.append(consumer.poll(PATIENCE_S)))
     thread.start()
     assert inside.wait(PATIENCE_S)

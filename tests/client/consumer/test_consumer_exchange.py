@@ -42,7 +42,7 @@ def test_a_fetch_says_where_its_reader_is(rack: str) -> None:
     """KIP-392: without its rack in it, the leader cannot name the closest replica."""
     cluster = Cluster()
     exchange = Exchange(ConsumerConfig(client_rack=rack, local_reads=False), fake(cluster))
-    exchange.answers = Answers()
+    exchange.answers = fake(Answers())
     part = FetchPart(TopicPartition("orders", 0), Stamp(1, 1), 7, 3, 100)
     exchange.fetch(FetchOrder(1, 1, 0, (part,), 1_000, 500))
     [(versioned, _)] = cluster.asked
@@ -68,7 +68,7 @@ def test_a_commit_outlives_its_topic_in_metadata() -> None:
     """
     cluster, answers = Cluster(), Answers()
     exchange = Exchange(ConsumerConfig(group_id="g"), fake(cluster))
-    exchange.answers = answers
+    exchange.answers = fake(answers)
     tp = TopicPartition("orders", 0)
     exchange.commit(CommitSend(1, {tp: OffsetAndMetadata(7)}, Identity(1, "m")), coordinator=1)
     cluster.metadata = ClusterMetadata()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from kohort import RebalanceListener, TopicPartition
-from kohort.errors import CommitFailedError, ConfigError, FencedError, UsageError
+from kohort import OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort.errors import CommitFailedError, ConfigError, FencedError, KohortError, UsageError
+from kohort.group.member.classic import ClassicMember
 from tests.client.consumer_world import Listener, World, shared, take, until, values
 from tests.clusters import APACHE, Cluster
 from tests.known import known
@@ -110,12 +111,14 @@ def test_what_a_listener_commits_without_waiting_is_waited_for(world: World, str
         "partition_assignment_strategy": strategy,
     }
     first, second = world.consumer(**config), world.consumer(**config)
-    outcomes: list[object] = []
+    outcomes: list[tuple[Mapping[TopicPartition, OffsetAndMetadata], KohortError | None]] = []
 
     def revoked(tps: list[TopicPartition]) -> None:
         if not outcomes and tps:
             for offset in (7, 8):
-                first.commit_async(dict.fromkeys(tps, offset), lambda *told: outcomes.append(told))
+                first.commit_async(
+                    dict.fromkeys(tps, offset), lambda *outcome: outcomes.append(outcome)
+                )
 
     first.subscribe([topic], Listener(revoked))
     assert len(take(first, 40)) == 40
@@ -123,8 +126,8 @@ def test_what_a_listener_commits_without_waiting_is_waited_for(world: World, str
         second.subscribe([topic])
         until(lambda: len(outcomes) == 2 and shared(first, second), first, second)
     assert [error for _, error in outcomes] == [None, None]
-    given = [tp for tp, _ in outcomes[1][0].items()]
-    assert {known(at).offset for at in first.committed(given).values()} == {8}
+    committed = first.committed(list(outcomes[1][0]))
+    assert {known(at).offset for at in committed.values()} == {8}
 
 
 @BOTH
@@ -413,9 +416,10 @@ def test_heartbeats_go_on_while_the_caller_computes(world: World) -> None:
     consumer.subscribe([topic])
     take(consumer, 5)
     before = consumer.group_metadata()
-    member = known(consumer._core.session).member
-    heard, deadline = known(member)._heard_ms, time.monotonic() + PATIENCE_S
-    while known(member)._heard_ms < heard + 500:  # ten heartbeats later, or fewer on a slow machine
+    member = known(known(consumer._core.session).member)
+    assert isinstance(member, ClassicMember)
+    heard, deadline = member._heard_ms, time.monotonic() + PATIENCE_S
+    while member._heard_ms < heard + 500:  # ten heartbeats later, or fewer on a slow machine
         assert time.monotonic() < deadline
         sum(range(10_000))
     take(consumer, 5)
@@ -473,7 +477,7 @@ def test_wakeup_inside_a_rebalance_is_harmless(world: World) -> None:
     topic, group = world.topic(4, records=200), world.group()
     config = {"group_id": group, "partition_assignment_strategy": "range"}
     first, second = world.consumer(**config), world.consumer(**config)
-    seen: list[bytes | None] = []
+    seen: list[bytes] = []
     first.subscribe([topic])
     second.subscribe([topic])
     deadline = time.monotonic() + PATIENCE_S
@@ -485,7 +489,7 @@ def test_wakeup_inside_a_rebalance_is_harmless(world: World) -> None:
             if turn % 2:
                 consumer.wakeup()
             try:
-                seen += [record.value for record in consumer.poll(0.02)]
+                seen += [known(record.value) for record in consumer.poll(0.02)]
             except WakeupError:
                 continue
     assert sorted(seen, key=int) == values(range(200))

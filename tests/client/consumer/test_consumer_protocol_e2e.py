@@ -14,6 +14,7 @@ from kohort import Admin, AsyncConsumer, SubscriptionPattern, TopicPartition
 from kohort.errors import GroupError
 from tests.client.consumer_world import Listener, World, shared, take, until, values
 from tests.clusters import APACHE, Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S
 
 CONSUMER = {"group_protocol": "consumer"}
@@ -231,14 +232,14 @@ def test_the_asynchronous_consumer(world: World) -> None:
     topic, group = world.topic(4, records=40), world.group()
 
     async def read() -> list[bytes]:
-        seen: list[bytes | None] = []
+        seen: list[bytes] = []
         config: dict[str, Any] = {"group_id": group, "auto_offset_reset": "earliest", **CONSUMER}
         async with AsyncConsumer(bootstrap_servers=world.cluster.bootstrap, **config) as consumer:
             await consumer.subscribe([topic])
             deadline = time.monotonic() + PATIENCE_S
             while len(seen) < 40:
                 assert time.monotonic() < deadline
-                seen += [record.value for record in await consumer.poll(0.2)]
+                seen += [known(record.value) for record in await consumer.poll(0.2)]
         return seen
 
     assert sorted(asyncio.run(read()), key=int) == values(range(40))

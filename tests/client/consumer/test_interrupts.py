@@ -26,13 +26,14 @@ import pytest
 
 from kohort import Consumer, Producer, RebalanceListener, TopicPartition
 from kohort.client.cluster.network_thread import NetworkThread
-from kohort.client.cluster.waiting import Doorbell, run_steps
+from kohort.client.cluster.waiting import Doorbell, Wait, run_steps
 from kohort.client.common.completion import Completion
 from kohort.client.consumer.base import Gate
 from kohort.client.consumer.calls import ConsumerCalls
 from kohort.errors import ConcurrentUseError
 from tests.client.consumer_world import World
 from tests.clusters import APACHE, Cluster
+from tests.known import fake
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(APACHE, reason="the client's own matter; a group for each try")
@@ -74,7 +75,7 @@ class Interrupter:
         What is raised while `threading` forgets a thread is dropped by Python itself.
         """
         selfref = frame.f_locals.get("selfref")
-        if selfref is not None and selfref() is threading._dangling:
+        if selfref is not None and selfref() is fake(threading)._dangling:
             return True
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return event == "line" and line.lstrip().startswith(("with ", "async with ", "try:"))
@@ -197,7 +198,8 @@ def test_an_interrupt_at_any_step_ends_the_program(world: World, program: Any) -
     topic = world.topic(1, records=6)
     world.cluster.create_topic(f"{topic}-out", partitions=1)
     whole = Interrupter(at=None)
-    whole.run(lambda: program(world, topic, world.group()))
+    group = world.group()
+    whole.run(lambda: program(world, topic, group))
     for number in range(POINTS):
         group = world.group()
         interrupter = Interrupter(at=1 + whole.steps * number // POINTS)
@@ -297,4 +299,6 @@ def test_no_wait_sleeps_so_long_that_a_signal_just_before_it_is_overlooked(monke
     assert asked == [1.0, 1.0, 0.5]
     with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
         consumer.assign([("t", 0)])
-        assert next(consumer._calls.poll(lambda: None, 3_600.0)).timeout_s <= 1.0
+        wait = next(consumer._calls.poll(lambda: None, 3_600.0))
+        assert isinstance(wait, Wait)
+        assert wait.timeout_s <= 1.0

@@ -39,6 +39,7 @@ from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.fetch_response import FetchResponse, PartitionData
 from tests.broker.test_real_clients import VALUES as THEIR_VALUES
 from tests.broker.test_real_clients import by_aiokafka, by_confluent, by_kafka_python
+from tests.known import known
 from tests.patience import PATIENCE_S, until
 
 TP = TopicPartition("t", 0)
@@ -429,7 +430,7 @@ def test_links_of_a_killed_broker_go(tmp_path: Path) -> None:
     (left / "1").write_bytes(b"old")
     with Broker(BrokerConfig(data_dir=str(tmp_path), durability="os")) as broker:
         path = announced(broker.bootstrap)
-        assert os.listdir(tmp_path / ".local") == [os.path.basename(path)]
+        assert os.listdir(tmp_path / ".local") == [os.path.basename(known(path))]
     assert os.listdir(tmp_path / ".local") == []
 
 

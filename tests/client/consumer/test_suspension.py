@@ -18,7 +18,7 @@ from kohort import AsyncConsumer, TopicPartition
 from kohort.errors import ForkedError, WakeupError
 from tests.client.consumer_world import Listener, World, take, values
 from tests.clusters import Cluster
-from tests.known import known
+from tests.known import fake, known
 from tests.patience import PATIENCE_S
 
 RECORDS = 30
@@ -67,7 +67,8 @@ def test_a_wakeup_at_every_wait_of_a_thread(world: World, protocol: str) -> None
     for cut in range(1, MOST_WAITS):
         group = world.group()
         consumer = world.consumer(group_id=group, group_protocol=protocol)
-        bell = consumer._bell = CutBell(consumer, cut)
+        bell = CutBell(consumer, cut)
+        consumer._bell = fake(bell)
         listener, seen = Listener(), list[bytes]()
         until_s = time.monotonic() + PATIENCE_S
         again(consumer.subscribe, [topic], listener)

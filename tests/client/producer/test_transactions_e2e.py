@@ -26,6 +26,7 @@ from kohort.errors import (
     UsageError,
 )
 from tests.clusters import APACHE, Cluster
+from tests.known import known
 from tests.patience import PATIENCE_S, until
 
 T0 = TopicPartition("t", 0)
@@ -68,9 +69,9 @@ def read(cluster: Cluster, topic: str = "t", *, committed: bool = True) -> list[
         consumer.assign(tps)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(tps)
-        found: list[bytes | None] = []
+        found: list[bytes] = []
         while any(consumer.position(tp) < ends[tp] for tp in tps):
-            found += [record.value for record in consumer.poll(PATIENCE_S)]
+            found += [known(record.value) for record in consumer.poll(PATIENCE_S)]
         return found
 
 

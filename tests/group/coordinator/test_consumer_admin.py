@@ -10,7 +10,9 @@ from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.consumer_table import ANSWERS, Asked, Holder, Step, answer
 from kohort.group.coordinator.state.group_kind import holder_of
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
+from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.list_groups_request import ListGroupsRequest
@@ -27,6 +29,7 @@ from kohort.wire.messages.offset_fetch_request import (
 from tests.group.consumer_harness import INTERVAL_MS, ConsumerBench, code, topic_id
 from tests.group.coordinator.test_migration import classic_group, mixed, protocols, rejoin
 from tests.group.harness import GROUP
+from tests.known import of_type
 
 C = ErrorCode
 WEEK_MS = 7 * 86_400_000
@@ -258,18 +261,22 @@ def test_unloaded_and_loading_shards_turn_everybody_away() -> None:
     describe = ConsumerGroupDescribeRequest(group_ids=[GROUP])
     held = bench.shard.handle(beat, _context(1), bench.now_ms)
     failed = bench.shard.append_failed(held, C.NOT_LEADER_OR_FOLLOWER)
-    assert failed[0].response.error_code == C.NOT_COORDINATOR
+    refusal = of_type(failed[0].response, ConsumerGroupHeartbeatResponse)
+    assert refusal.error_code == C.NOT_COORDINATOR
     held = bench.shard.handle(describe, _context(1), bench.now_ms)
     failed = bench.shard.append_failed(held, C.REQUEST_TIMED_OUT)
-    assert failed[0].response.groups[0].error_code == C.COORDINATOR_NOT_AVAILABLE
+    described = of_type(failed[0].response, ConsumerGroupDescribeResponse)
+    assert described.groups[0].error_code == C.COORDINATOR_NOT_AVAILABLE
     for shard, expected in (
         (bench.new_shard(), C.COORDINATOR_LOAD_IN_PROGRESS),
         (bench.shard, C.NOT_COORDINATOR),
     ):
         if shard is bench.shard:
             shard.unload()
-        assert shard.handle(beat, _context(1), 0).replies[0].response.error_code == expected
-        groups = shard.handle(describe, _context(1), 0).replies[0].response.groups
+        answer = shard.handle(beat, _context(1), 0).replies[0].response
+        assert of_type(answer, ConsumerGroupHeartbeatResponse).error_code == expected
+        answer = shard.handle(describe, _context(1), 0).replies[0].response
+        groups = of_type(answer, ConsumerGroupDescribeResponse).groups
         assert [(g.group_id, g.error_code) for g in groups] == [(GROUP, expected)]
 
 

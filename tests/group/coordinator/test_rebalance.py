@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from kohort.errors import ErrorCode
+from kohort.group.coordinator.state.classic_records import GroupEntry
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 from tests.group.harness import (
@@ -20,6 +21,7 @@ from tests.group.harness import (
     consumer,
     decoded,
 )
+from tests.known import of_type
 
 C, S = ErrorCode, GroupState
 FIVE_MINUTES_MS = 300_000
@@ -121,7 +123,7 @@ def test_heartbeat_expiration_should_remove_member() -> None:
     bench.advance(SESSION_MS)
     assert bench.state is S.EMPTY
     (entry,) = decoded(bench.last)
-    assert entry.value is not None
+    assert of_type(entry, GroupEntry).value is not None
     assert (bench.stored.generation, bench.stored.members, bench.stored.protocol) == (2, {}, None)
     assert bench.stored.protocol_type == "consumer"
 

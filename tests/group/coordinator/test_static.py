@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import ErrorCode
+from kohort.group.coordinator.state.classic_records import GroupEntry
 from kohort.group.coordinator.state.classic_table import GroupState
 from tests.group.harness import (
     DELAY_MS,
@@ -17,6 +18,7 @@ from tests.group.harness import (
     consumer,
     decoded,
 )
+from tests.known import of_type
 
 C, S = ErrorCode, GroupState
 
@@ -55,7 +57,7 @@ def test_replace_static_follower_in_stable_state(version: int) -> None:
     assert (answer.error_code, answer.generation_id, answer.leader) == (0, 1, one)
     assert (answer.skip_assignment, answer.members) == (False, [])
     (entry,) = decoded(bench.last)
-    assert entry.value is not None
+    assert of_type(entry, GroupEntry).value is not None
     assert bench.stored.members[new].assignment == b"a-" + two.encode()
     assert two not in bench.stored.members
     assert bench.state is S.STABLE

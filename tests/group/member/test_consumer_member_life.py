@@ -277,7 +277,7 @@ def test_a_commit_that_is_refused_for_its_member_ends_the_membership() -> None:
 
 def test_a_commit_of_an_older_epoch_changes_nothing() -> None:
     """C7: what another epoch was told says nothing about this one."""
-    d = ConsumerDriver().stable(epoch=4)
+    d = ConsumerDriver().stable(generation=4)
     assert d.call("commit_refused", E.UNKNOWN_MEMBER_ID, 3) == []
     assert d.call("commit_refused", E.OFFSET_METADATA_TOO_LARGE, 4) == []
     assert d.member.state is State.STABLE
@@ -328,7 +328,7 @@ FATAL = {
 
 
 @pytest.mark.parametrize("code", FATAL, ids=lambda c: E(c).name)
-def test_fatal_answers_name_what_to_do(code: int) -> None:
+def test_fatal_answers_name_what_to_do(code: E) -> None:
     """Spec 1.8: raised to the caller, typed, with what can be done about it."""
     d = ConsumerDriver(group_remote_assignor="best").join()
     d.reply(error=code, error_message="because")

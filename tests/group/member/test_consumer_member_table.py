@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ class Walker(Walking, ConsumerDriver):
         super().__init__("t", max_poll_interval_ms=60_000)
         self.note_moves()
 
-    def told(self, parts: dict[str, list[int]] | None = None, epoch: int = 2, **more: int) -> None:
+    def told(self, parts: dict[str, list[int]] | None = None, epoch: int = 2, **more: Any) -> None:
         """Answer whatever was sent last."""
         if Beat in self.sent:
             self.reply(parts, epoch, **more)

@@ -18,6 +18,7 @@ from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 from kohort.wire.messages.leave_group_response import LeaveGroupResponse
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from tests.group.member_driver import Driver
+from tests.known import of_type
 
 E = ErrorCode
 COOP = "cooperative-sticky"
@@ -397,7 +398,7 @@ def test_static_members_say_who_they_are() -> None:
     d = Driver(group_instance_id="i").stable()
     d.later(3_000)
     for kind in (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest):
-        assert d.sent[kind].message.group_instance_id == "i"
+        assert of_type(d.sent[kind].message, kind).group_instance_id == "i"
     assert d.member.group_instance_id == "i"
 
 

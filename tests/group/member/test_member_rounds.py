@@ -44,7 +44,7 @@ from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 from tests.group.member_driver import Driver, metadata
-from tests.known import known
+from tests.known import known, of_type
 
 E = ErrorCode
 COOP = "cooperative-sticky"
@@ -888,7 +888,8 @@ def test_a_hint_that_comes_during_the_sync_is_not_lost() -> None:
     driver.synced({"t": [0]})
     driver.steps()
     driver.later(0)
-    assert driver.sent[HeartbeatRequest].message.generation_id == 1
+    beat = of_type(driver.sent[HeartbeatRequest].message, HeartbeatRequest)
+    assert beat.generation_id == 1
     driver.beat()
     driver.later(2_999)
     driver.sent_none(HeartbeatRequest)

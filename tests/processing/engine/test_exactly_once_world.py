@@ -26,6 +26,7 @@ from kohort.processing.runtime.transactor import Judged
 from kohort.retry import Permanent, Temporary
 from kohort.retry.progress import LostRaceError, Progress
 from kohort.retry.store import Store, StoreBusyError
+from tests.known import of_type
 from tests.processing.exactly_once_world import ExactWorld, Transactional
 from tests.processing.world import route
 
@@ -84,7 +85,7 @@ def watch_store(world: ExactWorld) -> None:
 
     def made():
         transactor = make_transactor()
-        store = transactor._store
+        store = of_type(transactor, StoreTransactor)._store
         advance, look = store.advance, store._look_for_revived
 
         def advanced(change, done_at):

@@ -31,8 +31,10 @@ LATE_MS = QUIET["fetch_max_wait_ms"]
 def test_each_attempt_exactly_when_due(on_failure: str) -> None:
     """Never early, late by at most a fetch; six retries, then the dead-letter topic."""
     tried: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    quick = {"group_initial_rebalance_delay_ms": 0}
-    with VirtualClock() as clock, Cluster(clock=clock, **quick) as cluster:
+    with (
+        VirtualClock() as clock,
+        Cluster(clock=clock, group_initial_rebalance_delay_ms=0) as cluster,
+    ):
         cluster.create_topic("orders", PARTITIONS)
         with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0) as producer:
             for n in range(6):
@@ -80,8 +82,10 @@ def check(tried: dict[int, list[tuple[int, int, int]]], failed: list[int]) -> No
 def test_a_wait_beyond_the_poll_interval_ends_no_membership_and_delays_nobody() -> None:
     """Spec 5.5, R10: polls and heartbeats continue, and other partitions are read meanwhile."""
     called: list[tuple[bytes, int, float]] = []
-    quick = {"group_initial_rebalance_delay_ms": 0}
-    with VirtualClock() as clock, Cluster(clock=clock, **quick) as cluster:
+    with (
+        VirtualClock() as clock,
+        Cluster(clock=clock, group_initial_rebalance_delay_ms=0) as cluster,
+    ):
         cluster.create_topic("orders", PARTITIONS)
         with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0) as producer:
             producer.send("orders", b"waits", partition=0)

@@ -20,6 +20,7 @@ from kohort.records import Record
 from kohort.retry.classify import stated
 from kohort.retry.handling import HandlerSpec as RowSpec
 from kohort.spark import Pipeline
+from tests.known import fake
 
 
 def nothing(record: object) -> None: ...
@@ -192,6 +193,6 @@ def test_what_nobody_takes_is_no_success(kind: Any) -> None:
 
     with pytest.raises(UsageError, match=lost):
         asyncio.run(run_async(Invoker({"t": HandlerSpec("t", seven, Kind.ASYNC)}), items))
-    into = RowSpec("t", nothing, True, "table", ())
+    into = RowSpec("t", fake(nothing), True, "table", ())
     with pytest.raises(UsageError, match=r"Call batch\.load\(i, row\)"):
         Invoker({"t": HandlerSpec("t", lambda batch: 7, Kind.BATCH, rows=into)}).run(items)

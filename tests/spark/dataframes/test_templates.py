@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 from kohort.spark.dataframes.plans import computed_once, is_projection, local_frame
 from kohort.spark.dataframes.templates import Templates
 from kohort.spark.supervise import _PASSES
-from tests.known import known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +70,8 @@ def test_a_reference_is_still_broadcast(spark: SparkSession) -> None:
             lambda f: f["rows"].join(f["names"], F.col("n") == F.col("id"), "left"),
             {"rows": rows(spark, 1), "names": names(spark, one=1)},
         )
-        plan = str(known(seen._jdf.queryExecution()).executedPlan().toString())
+        jvm_frame: Any = seen._jdf
+        plan = str(jvm_frame.queryExecution().executedPlan().toString())
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
     assert "BroadcastHashJoin" in plan
@@ -119,11 +119,10 @@ def test_a_frame_is_computed_once(spark: SparkSession) -> None:
     ids=["columns", "dropped", "filtered", "changed", "exploded", "doubled"],
 )
 def test_a_projection_has_a_row_for_each_row(
-    spark: SparkSession, step: object, expected: bool
+    spark: SparkSession, step: Callable[[DataFrame], DataFrame], expected: bool
 ) -> None:
     """And its verdicts are those of the frame that it projects, here the column `n`."""
     frame = rows(spark, 1, 2)
-    assert callable(step)
     assert is_projection(step(frame), frame, "n") is expected
 
 

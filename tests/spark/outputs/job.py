@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.spark import session, to_outputs, to_table, to_topic
 from kohort.spark.outputs.protocol import Step
-from tests.known import known
 from tests.spark.standalone import kill_executor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 BATCH_ROWS = 40
 STARTS = 5
@@ -77,8 +76,8 @@ def strike_of(settings: dict[str, Any], spark: SparkSession) -> Callable[[], Non
         if settings["worker"]:
             kill_executor(settings["worker"])
             return
-        proc = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-        os.kill(known(proc).pid, signal.SIGKILL)
+        gateway: Any = spark.sparkContext._gateway
+        os.kill(gateway.proc.pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     return strike
@@ -116,13 +115,13 @@ def start(
         begun.set()
         reached(step)
 
-    for _ in range(STARTS):
+    for left in reversed(range(STARTS)):
         started = started_once(spark, settings, query, seen)
         while started.isActive and not begun.wait(0.1):
             pass
-        if begun.is_set() or started.exception() is None:
+        if not left or begun.is_set() or started.exception() is None:
             return started
-    return started
+    raise AssertionError
 
 
 def started_once(

@@ -158,7 +158,7 @@ def test_a_failed_task_leaves_no_transaction_open() -> None:
 def test_what_kafka_has_forgotten_is_not_guessed() -> None:
     """Killed before EndTxn was noted, and started again when Kafka had dropped fence and id."""
     world = World()
-    kind = {"table": True, "topic": True}
+    kind: dict[str, Any] = {"table": True, "topic": True}
     world.driver(**kind).run(0)
 
     def die(at: Step) -> None:
@@ -187,7 +187,11 @@ def test_topics_taken_out_while_their_transaction_is_owed_are_refused() -> None:
 
 
 def test_a_deleted_checkpoint_changes_nothing() -> None:
-    for kind in ({"table": True, "topic": False}, {"table": False, "topic": True}):
+    kinds: list[dict[str, Any]] = [
+        {"table": True, "topic": False},
+        {"table": False, "topic": True},
+    ]
+    for kind in kinds:
         world = World()
         for batch_id in range(BATCHES):
             world.driver(**kind).run(batch_id)
@@ -196,4 +200,4 @@ def test_a_deleted_checkpoint_changes_nothing() -> None:
         with pytest.raises(KohortError, match="checkpoint was deleted"):
             driver.committer.run(other, WorkModel(driver, other))
         check(world, **kind)
-    assert world.kafka.fence == Fence(BATCHES - 1, "c1")
+        assert not kind["topic"] or world.kafka.fence == Fence(BATCHES - 1, "c1")

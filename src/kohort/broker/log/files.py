@@ -38,7 +38,11 @@ class LogFile(Protocol):
     """One append-only file. Only `sync` may be called from another thread."""
 
     path: str
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
 
     @property
     def unsynced(self) -> bool:

@@ -7,10 +7,11 @@ and the argument `client` of `App` and `Pipeline`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 from kohort.client.common.config import Partitioner
+from kohort.group.assignors import Assignor
 
 
 class SharedSettings(TypedDict, total=False):
@@ -59,7 +60,7 @@ class AppClientSettings(SharedSettings, total=False):
     group_instance_id: str | None
     group_protocol: str
     group_remote_assignor: str | None
-    partition_assignment_strategy: str | tuple[Any, ...]
+    partition_assignment_strategy: str | Assignor | Iterable[str | Assignor]
     session_timeout_ms: str | int
     heartbeat_interval_ms: str | int
     max_poll_interval_ms: str | int

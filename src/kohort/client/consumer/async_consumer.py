@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -180,7 +180,7 @@ class AsyncConsumer(ConsumerBase):
             batch = await self._run(self._calls.poll(take, wait_s))
             return self._empty_batch(columns) if batch is None else batch
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncGenerator[Record, None]:
         """Record after record, until `close`. Leaving or cancelling the loop loses nothing."""
         reader, calls, core = self._core.reader, self._calls, self._core
         inbox, most = core.inbox, self.config.max_poll_records

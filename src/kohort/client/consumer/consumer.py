@@ -21,7 +21,7 @@ Shell: threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -147,7 +147,7 @@ class Consumer(ConsumerBase):
             batch = self._run(self._calls.poll(take, wait_s))
             return self._empty_batch(columns) if batch is None else batch
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Generator[Record, None, None]:
         """Record after record, for ever (until `close`). Leaving the loop loses nothing.
 
         Each record counts as dealt with when the next one is asked for; `commit()` inside the loop

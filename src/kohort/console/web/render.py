@@ -40,10 +40,14 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names: dict[str, Any] = env.globals
-    names["link"] = link
-    env.filters["commas"] = lambda number: f"{number:,}"
+    env.globals["link"] = link  # pyright: ignore[reportUnknownMemberType]
+    env.filters["commas"] = with_commas  # pyright: ignore[reportUnknownMemberType]
     return env
+
+
+def with_commas(number: int | float) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,}"
 
 
 def link(path: str, query: dict[str, Any] | None = None, **changes: Any) -> str:

@@ -25,11 +25,11 @@ from kohort.client.consumer.plan.fetch_planner import (
     FetchPlanner,
     FetchResult,
 )
-from kohort.client.consumer.plan.positions import Phase, Positions
+from kohort.client.consumer.plan.positions import Phase, Positions, Stamp
 from kohort.errors import ErrorCode
 from kohort.records import BatchBuilder, iter_batches, stamp
 from tests.effort import examples
-from tests.known import known
+from tests.known import fake, known
 
 PARTITIONS = 3
 TPS = [TopicPartition("t", n) for n in range(PARTITIONS)]
@@ -109,7 +109,7 @@ class Reading(RuleBasedStateMachine):
         self.now = 0
         self.epoch = 0
         self.expected: dict[TopicPartition, int] = {}
-        self.checks: list[tuple[TopicPartition, object]] = []
+        self.checks: list[tuple[TopicPartition, Stamp]] = []
         self.piece = None
 
     # -- ownership -------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Reading(RuleBasedStateMachine):
 
     def end_of(self, unread: Fetched) -> int:
         last = unread.rest or unread.records
-        return last.end_offset if isinstance(last, InFile) else self.log.end_of(bytes(last))
+        return last.end_offset if isinstance(last, InFile) else self.log.end_of(bytes(fake(last)))
 
     @rule(
         orders=orders,

@@ -17,6 +17,7 @@ from kohort.client.consumer.plan.fetch_session import NO_SESSION, FetchSession
 from kohort.client.consumer.plan.positions import Stamp
 from kohort.errors import ErrorCode
 from kohort.wire import decode_request, decode_response, encode_request, encode_response
+from kohort.wire.messages.fetch_request import FetchPartition
 from kohort.wire.messages.fetch_response import (
     FetchableTopicResponse,
     FetchResponse,
@@ -57,7 +58,7 @@ class Ends:
         message = requests.fetch(order, ask, TERMS, self.topic_ids.__getitem__)
         return b"".join(encode_request(message, version, 1, "c"))[4:]
 
-    def serve(self, frame: bytes, version: int) -> tuple[bytes, list[tuple[str, Part]]]:
+    def serve(self, frame: bytes, version: int) -> tuple[bytes, list[tuple[str, FetchPartition]]]:
         """The broker's part; also what it takes the fetch to be."""
         request = decode_request(frame).message
         fetching = self.broker.begin(request, version >= 13, 0)  # type: ignore[arg-type]
@@ -146,11 +147,13 @@ def test_both_ends_agree_on_what_is_fetched(turns: list[Turn], slots: int) -> No
                 stamps[TPS[n]] = Stamp(number + 1, 0)
                 known.pop(TPS[n], None)
         order = [Part(TPS[n], stamps[TPS[n]], number % 3, 0, 1 << 20) for n in sorted(chosen)]
+        meant: list[tuple[str, FetchPartition]] = []
+        results: list[FetchResult] | None = None
         for _ in range(2):
             frame = ends.request(order, version)
             if event == "request lost":
                 ends.client.lost()
-                results: list[FetchResult] | None = []
+                results = []
                 break
             answer, meant = ends.serve(frame, version)
             if event == "answer lost":

@@ -75,8 +75,8 @@ class Backwards(Packers):
         self.held.set()
         threading.Thread(target=self.run, daemon=True).start()
 
-    def submit(self, job, told) -> None:
-        self.jobs.put((job, told))
+    def submit(self, job, on_packed) -> None:
+        self.jobs.put((job, on_packed))
         self.given += 1
 
     def let_go(self) -> None:

@@ -15,7 +15,7 @@ from kohort.client.common.config import ProducerConfig
 from kohort.client.producer.plan.accumulator import Accumulator
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.plan.produce_requests import seal
-from kohort.client.producer.plan.sender import PRODUCER_ID, Answer, IdState, Sender
+from kohort.client.producer.plan.sender import PRODUCER_ID, Answer, IdState, ProducePlan, Sender
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -303,7 +303,7 @@ def test_a_batch_that_is_too_large_for_the_broker_goes_on_in_halves():
     side = idempotent(linger_ms=0, batch_size=500)
     futures = []
     for n in range(5):
-        batch, _ = side.add(b"%d" % n)
+        batch, _ = known(side.add(b"%d" % n))
         futures.append(RecordFuture(batch.delivery, n, 0))
     (plan,) = side.plan()
     assert side.add(b"next") is not None
@@ -327,7 +327,7 @@ def test_a_batch_that_is_too_large_for_the_broker_goes_on_in_halves():
 
 def test_of_a_split_batch_only_the_record_that_is_too_large_fails():
     side = idempotent(linger_ms=0, batch_size=500)
-    batch, _ = side.add(b"small")
+    batch, _ = known(side.add(b"small"))
     side.add(b"x" * 200)
     futures = [RecordFuture(batch.delivery, n, 0) for n in range(2)]
     (plan,) = side.plan()
@@ -431,7 +431,7 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
     logs = {p: Log() for p in range(3)}
     sent: dict[int, list[bytes]] = {p: [] for p in logs}
     largest = 90 if seed % 2 else 1_000  # bytes of a batch that the broker takes: three records
-    network: list[tuple[bool, object]] = []  # (has reached the broker, plan or (plan, answers))
+    network: list[tuple[ProducePlan, list[Answer] | None]] = []  # answers of what was reached
     now = 0
 
     def answers(plan) -> list[Answer]:
@@ -455,25 +455,22 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
             value = b"%d" % len(sent[partition])
             if side.add(value, partition, now) is not None:
                 sent[partition].append(value)
-        network += [(False, plan) for plan in side.plan(now)]
+        network += [(plan, None) for plan in side.plan(now)]
         if network and rng.random() < 0.1:  # the connection is cut: what is on it is lost
-            for reached, item in network:
-                if not reached and rng.random() < 0.5:
-                    answers(item)  # it was stored, but the answer is lost
-                    plan = item
-                else:
-                    plan = item[0] if reached else item
+            for plan, answered in network:
+                if answered is None and rng.random() < 0.5:
+                    answers(plan)  # it was stored, but the answer is lost
                 error: KohortError = ConnectionFailedError("cut")
                 side.end(side.sender.failed(plan, error, now))
             network = []
         elif network and rng.random() < 0.7:
-            at = next((i for i, (reached, _) in enumerate(network) if not reached), None)
+            at = next((i for i, (_, answered) in enumerate(network) if answered is None), None)
             if at is not None and rng.random() < 0.6:
-                plan = network[at][1]
-                network[at] = (True, (plan, answers(plan)))
-            elif network[0][0]:
-                plan, said = network.pop(0)[1]
-                side.end(side.sender.answered(plan, said, now))
+                plan = network[at][0]
+                network[at] = (plan, answers(plan))
+            elif network[0][1] is not None:
+                plan, answered = network.pop(0)
+                side.end(side.sender.answered(plan, known(answered), now))
     assert [o.error for o in side.outcomes if o.error] == []
     assert {p: log.values for p, log in logs.items()} == sent
 
