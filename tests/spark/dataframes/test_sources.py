@@ -104,6 +104,8 @@ def test_formats_of_one_stage_are_decoded_where_they_are_fetched(
         store.close()
     books = reconcile(p)
     assert books.exact, books.to_json()
+    events = books.of(changed)  # a tombstone is an input, and no row
+    assert (events.inputs, events.handled, events.loaded, events.filtered) == (2, 2, 1, 1)
     assert [books.of(t).failed for t in (avro, changed, plain)] == [
         {"undecodable": 1},
         {},
