@@ -12,7 +12,7 @@ import pytest
 
 from kohort import Admin, App, Consumer, Producer, RebalanceListener, TopicPartition
 from kohort.client.common import completion
-from kohort.errors import KafkaTimeoutError, UsageError
+from kohort.errors import KafkaTimeoutError, KohortError, UsageError
 from kohort.testing import Cluster, VirtualClock
 
 
@@ -253,3 +253,14 @@ def test_an_app_ends_after_its_seconds(clock: VirtualClock, cluster: Cluster) ->
     before = clock.elapsed_s
     assert clock.run_app(app, seconds=30).clean
     assert 30 <= clock.elapsed_s - before < 60
+
+
+def test_the_time_of_an_admin_call_is_virtual(clock: VirtualClock) -> None:
+    """Its limit and its pauses are by one clock: a broker that never comes is waited for as long as
+    was said, in milliseconds."""
+    with Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=30_000) as admin:
+        began_s, began_ns = clock.elapsed_s, time.monotonic_ns()
+        with pytest.raises(KohortError):
+            admin.list_topics()
+    assert 20 <= clock.elapsed_s - began_s <= 31
+    assert time.monotonic_ns() - began_ns < 20 * 10**9

@@ -280,6 +280,10 @@ SYSTEM: Final = Section(
         "and who gets the partition later reads from there",
         "SY9": "compaction keeps the latest acknowledged value of every key",
         "SY10": "when faults have ended, every program comes to its end",
+        "SY11": "an app handles each input until it succeeds, or dead-letters it; it dead-letters "
+        "nothing that would succeed",
+        "SY12": "no retry of an app begins before its delay has passed",
+        "SY13": "an app with a store has each input in it exactly once, or in its ledger as failed",
     },
 )
 

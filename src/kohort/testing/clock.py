@@ -13,7 +13,7 @@ Rules:
   process that does not heartbeat is one whose requests are cut (`cluster.faults.cut`).
 - Sockets are real: other clients could connect, but would wait in real time for a broker that works
   only while a call waits on this thread. They need a `Cluster` without a clock.
-- An admin client's time limits are by the real clock, and so are the timestamps of `Producer.send`.
+- The timestamps of `Producer.send` are by the real clock.
 
 Shell: the clock, threads (which one this is), the kernel's readiness calls.
 """

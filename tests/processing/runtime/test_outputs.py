@@ -16,6 +16,7 @@ from kohort.processing.engine.outbox import Publication
 from kohort.processing.engine.output import Output
 from kohort.processing.runtime.publishing import BLOCKED_S, Sends
 from kohort.retry import headers as h
+from kohort.testing import VirtualClock
 from tests.clusters import Cluster
 from tests.known import fake
 from tests.processing.test_broken import TP, records, started
@@ -137,6 +138,27 @@ def test_a_topic_that_cannot_be_had_is_not_waited_for_again_and_again() -> None:
     with pytest.raises(KafkaTimeoutError):
         sends.send(publication, Output(MISSING, b""))
     assert asked == [MISSING, OUT, MISSING]
+
+
+def test_a_topic_is_held_for_away_by_the_time_that_the_caller_waits_in() -> None:
+    """In virtual time, too: by the machine's clock an hour of a test is no time at all."""
+    asked: list[str] = []
+
+    class Away:
+        def send(self, topic, *args, **more):
+            asked.append(topic)
+            raise KafkaTimeoutError("no metadata")
+
+    with VirtualClock() as clock:
+        sends = Sends(fake(Away()), lambda topic: 3)
+        for _ in range(2):
+            with pytest.raises(KafkaTimeoutError):
+                sends.send(Publication(fake(None)), Output(MISSING, b""))
+        assert asked == [MISSING]
+        clock.advance(BLOCKED_S)
+        with pytest.raises(KafkaTimeoutError):
+            sends.send(Publication(fake(None)), Output(MISSING, b""))
+    assert asked == [MISSING, MISSING]
 
 
 def test_the_skew_of_clocks_is_what_no_delay_explains() -> None:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from kohort.client.common.completion import pause
 from kohort.client.common.types import TopicPartition
+from kohort.errors import KohortError
 from kohort.simulator.checks.violation import Violation
-from kohort.simulator.system.checks import Final, Stored, check
+from kohort.simulator.machine import WALL_MS, Clock, Machine
+from kohort.simulator.schedule import Schedule
+from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
+from kohort.simulator.system.checks import Final, Handled, Stored, check
 from kohort.simulator.system.files import SimFile
-from kohort.simulator.system.history import Fate, History, Seen, Sent, Transaction
+from kohort.simulator.system.history import Attempt, Fate, History, Seen, Sent, Transaction
+from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
 from kohort.simulator.system.running import Coverage, Overrides, run_seed, smallest
-from kohort.simulator.system.world import Outcome, run
+from kohort.simulator.system.sync_process import SyncProcess
+from kohort.simulator.system.world import Outcome, SystemWorld, run
 
 P0 = TopicPartition(INPUT, 0)
 L0 = TopicPartition(LEDGER, 0)
@@ -58,11 +67,60 @@ def test_a_seed_decides_everything() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_happens_and_is_survived(fault: str) -> None:
     """Every kind of fault alone, with every program at work."""
-    programs = tuple((name, 1) for name in PROGRAMS)
+    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS))
     plan = SystemPlan(11, programs, (fault,), 3, 2_500, 2, 2, "mixed", "fsync")
     outcome = run(plan)
     assert not outcome.failed, outcome.what
     assert outcome.reached[f"fault {fault}"] == 3
+
+
+def test_apps_retry_in_a_simulated_system() -> None:
+    """A program that waits runs as one that awaits: the same seed gives the same attempts."""
+    programs = (("load", 1), ("handle", 2), ("book", 2))
+    plan = SystemPlan(3, programs, ("client_kill", "node_kill"), 4, 3_000, 2, 2, "mixed", "fsync")
+    worlds = SystemWorld(plan), SystemWorld(plan)
+    for world in worlds:
+        outcome = world.run()
+        assert not outcome.failed, outcome.what
+    first, second = (world.history.attempts for world in worlds)
+    assert first == second
+    assert {a.number for a in first} == {0, 1, 2}, "every retry topic was read"
+    assert {a.group for a in first} == {HANDLERS, BOOKERS}
+
+
+def test_a_killed_program_that_waits_ends_its_thread() -> None:
+    """`kill -9` in the middle of a wait: nothing of the thread is left."""
+    schedule = Schedule(1)
+    ended: list[BaseException | None] = []
+    process = SyncProcess(schedule, Network(schedule), "p", Clock(), ended.append)
+    waited: list[float] = []
+
+    def program() -> None:
+        pause(2.0)
+        waited.append(process.wall_ms())
+        pause(60.0)
+
+    process.run(program)
+    schedule.run_until(10_000)
+    assert [ms - WALL_MS for ms in waited] == [2_000]
+    process.kill()
+    assert "sim p" not in {thread.name for thread in threading.enumerate()}
+    assert ended == [], "it has not ended by itself"
+
+
+def test_a_program_that_waits_ends_with_its_error() -> None:
+    schedule = Schedule(1)
+    ended: list[BaseException | None] = []
+
+    def program() -> None:
+        pause(0.5)
+        raise KohortError("its own")
+
+    SyncProcess(schedule, Network(schedule), "p", Clock(), ended.append).run(program)
+    schedule.run_until(400)
+    assert ended == []
+    schedule.run_until(1_000)
+    assert [str(error) for error in ended] == ["its own"]
 
 
 def test_a_disk_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +172,10 @@ def test_coverage_names_what_was_not_reached() -> None:
 # -- each check by itself: a history and logs that break exactly one promise
 
 
+LIVELY = next(b"%d" % n for n in range(100) if failures_of(b"%d" % n) == 0)
+DEADLY = next(b"%d" % n for n in range(100) if is_dead(b"%d" % n))
+
+
 def _final(*records: Stored, partition: TopicPartition = P0, shown: bool = True) -> Final:
     topics = (INPUT, OUTPUT, LEDGER, TABLE)
     logs: dict[TopicPartition, list[Stored]] = {TopicPartition(t, 0): [] for t in topics}
@@ -148,7 +210,72 @@ def broken_promises() -> dict[str, tuple[History, Final]]:
             History([_sent(0, b"0002", Fate.DONE, 1, T0)]),
             _final(Stored(0, b"k", b"0001"), partition=T0),
         ),
+        "SY11": (History(), _apps("handle")),
+        "SY12": (
+            History(attempts=[_attempt(0, 1_000, succeeded=False), _attempt(1, 1_399)]),
+            _final(x),
+        ),
+        "SY13": (History(), _apps("book", rows=((LIVELY.decode(), 0, 0),) * 2)),
     }
+
+
+def _apps(kind: str, **left: Any) -> Final:
+    """One input that succeeds at once, and what an app has left behind."""
+    return replace(_final(Stored(0, None, LIVELY)), apps=Handled(frozenset({kind}), **left))
+
+
+def _attempt(number: int, at_ms: int, *, succeeded: bool = True) -> Attempt:
+    return Attempt(HANDLERS, "handle-1/1", P0, 0, b"x", number, at_ms, succeeded)
+
+
+WRONG_ENDS: dict[str, tuple[History, Final]] = {
+    "SY11 would have succeeded": (
+        History(attempts=[Attempt(HANDLERS, "a/1", P0, 0, LIVELY, 0, 0, True)]),
+        _apps("handle", dead={HANDLERS: frozenset({LIVELY})}),
+    ),
+    "SY11 not in the dead-letter topic": (
+        History(),
+        replace(_final(Stored(0, None, DEADLY)), apps=Handled(frozenset({"handle"}))),
+    ),
+    "SY12 out of nothing": (History(attempts=[_attempt(1, 0)]), _final()),
+    "SY13 is not in the store": (History(), _apps("book")),
+    "SY13 the store has b'other'": (History(), _apps("book", rows=(("other", 0, 0),))),
+    "SY13 the ledger knows": (
+        History(),
+        _apps("book", rows=((LIVELY.decode(), 0, 0),), failed=frozenset({(0, 0)})),
+    ),
+    "SY13 which is not": (
+        History(),
+        _apps("book", rows=((LIVELY.decode(), 0, 0), ("more", 0, 9))),
+    ),
+}
+
+
+@pytest.mark.parametrize("end", WRONG_ENDS)
+def test_each_wrong_end_of_an_input_is_noticed(end: str) -> None:
+    """SY11-SY13 have several ways to be broken."""
+    code, _, what = end.partition(" ")
+    with pytest.raises(Violation, match=what) as broken:
+        check(*WRONG_ENDS[end])
+    assert broken.value.code == code
+
+
+def test_the_right_ends_of_inputs_hold() -> None:
+    """The examples of wrong ends are wrong by one thing alone."""
+    check(History(), _apps("book", rows=((LIVELY.decode(), 0, 0),)))
+    check(
+        History(),
+        replace(
+            _final(Stored(0, None, DEADLY)),
+            apps=Handled(
+                frozenset({"book", "handle"}),
+                (),
+                frozenset({(0, 0)}),
+                {BOOKERS: frozenset({DEADLY}), HANDLERS: frozenset({DEADLY})},
+            ),
+        ),
+    )
+    check(History(attempts=[_attempt(0, 1_000, succeeded=False), _attempt(1, 1_400)]), _final())
 
 
 def test_a_reader_that_begins_below_the_commit_is_noticed() -> None:
@@ -165,3 +292,32 @@ def test_each_check_can_fail(code: str) -> None:
     with pytest.raises(Violation) as broken:
         check(history, final)
     assert broken.value.code == code
+
+
+def test_a_commit_that_was_given_up_is_lost_on_the_way() -> None:
+    """It would come behind a later one and set the offset back, in Apache Kafka too."""
+    schedule = Schedule(1)
+    network = Network(schedule)
+    client, broker = Machine(schedule, "c", Clock()), Machine(schedule, "b", Clock())
+    arrived: list[bytes] = []
+
+    class Handler:
+        def connected(self, end: object) -> None: ...
+
+        def closed(self, end: object, error: object) -> None: ...
+
+        def frame_received(self, end: object, frame: memoryview) -> None:
+            arrived.append(bytes(frame))
+
+    handler: Any = Handler()
+    Listener(network, 9_000, broker, lambda _: handler)
+    fetch, commit = b"\x00\x01 fetch", b"\x00\x08 commit"
+    for gives_up in (False, True):
+        end: Any = network.connect(client, 9_000, handler, 1_000)
+        schedule.run_until(schedule.now_ms + 100)
+        for frame in (fetch, commit):
+            end.send([len(frame).to_bytes(4, "big"), frame])
+        if gives_up:
+            end.close()
+        schedule.run_until(schedule.now_ms + 100)
+    assert arrived == [fetch, commit, fetch]

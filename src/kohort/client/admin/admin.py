@@ -39,7 +39,6 @@ from kohort.errors import (
     UnsupportedVersionError,
     UsageError,
 )
-from kohort.net import monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsRequest,
@@ -436,7 +435,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         _timestamp(to)
 
         def left_s() -> float:
-            return max(0, deadline_ms - monotonic_ms()) / 1000
+            return max(0, deadline_ms - self._now_ms()) / 1000
 
         if partitions is None:
             chosen = list(self.list_group_offsets(group_id, timeout_s=left_s()))

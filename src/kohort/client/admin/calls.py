@@ -28,7 +28,6 @@ from kohort.client.common import arguments as arguments
 from kohort.client.common.backoff import Backoff
 from kohort.client.common.config import AdminConfig
 from kohort.client.common.future import Future
-from kohort.client.common.jitter import uniform
 from kohort.client.common.types import TopicPartition
 from kohort.errors import (
     BrokerError,
@@ -39,7 +38,6 @@ from kohort.errors import (
     KohortError,
     UsageError,
 )
-from kohort.net import monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 
@@ -73,7 +71,10 @@ class AdminCalls(Observed):
         self._closed = False
         credentials = Credentials(self.config)  # refuses first what would leave the thread behind
         self._thread = NetworkThread.shared()
-        self._cluster = ClusterClient(self._thread.loop, self.config, credentials=credentials)
+        self._cluster = ClusterClient(
+            self._thread.loop, self.config, uniform=self._thread.uniform, credentials=credentials
+        )
+        self._now_ms = self._thread.loop.now_ms
         self._cluster.warn = warner("admin")
         self._metrics = ClientMetrics(
             "admin", self.config.client_id, self._cluster.events, self._thread.loop
@@ -116,14 +117,14 @@ class AdminCalls(Observed):
         wait_ms = self.config.default_api_timeout_ms
         if timeout_s is not None:
             wait_ms = round(arguments.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
-        return monotonic_ms() + wait_ms
+        return self._now_ms() + wait_ms
 
     def _start(
         self, target: int, message: Message | Versioned, deadline_ms: int
     ) -> Future[Message]:
         self._check()
         future: Future[Message] = Future()
-        wait_ms = max(1, min(self.config.request_timeout_ms, deadline_ms - monotonic_ms()))
+        wait_ms = max(1, min(self.config.request_timeout_ms, deadline_ms - self._now_ms()))
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, KohortError):
@@ -167,7 +168,7 @@ class AdminCalls(Observed):
             else:
                 future.set_result(answer)
 
-        wait_ms = max(1, deadline_ms - monotonic_ms())
+        wait_ms = max(1, deadline_ms - self._now_ms())
         self._thread.loop.call_soon_threadsafe(
             lambda: self._cluster.refresh(done, timeout_ms=wait_ms)
         )
@@ -180,8 +181,10 @@ class AdminCalls(Observed):
 
         The caller may be waiting: a refusal that lasts is reported once before the time is over.
         """
-        warn_ms = monotonic_ms() + WARNED_MS
-        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, uniform)
+        warn_ms = self._now_ms() + WARNED_MS
+        backoff = Backoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._thread.uniform
+        )
         while True:
             try:
                 return attempt()
@@ -190,7 +193,7 @@ class AdminCalls(Observed):
                 if not error.retriable or (mutates and lost):
                     raise
                 wait_ms = backoff.failed()
-                if (now_ms := monotonic_ms()) + wait_ms >= deadline_ms:
+                if (now_ms := self._now_ms()) + wait_ms >= deadline_ms:
                     raise
                 if now_ms >= warn_ms and isinstance(error, BrokerError):
                     warn_ms = deadline_ms

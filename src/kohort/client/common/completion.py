@@ -63,6 +63,13 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_s() -> float:
+    """A clock for what is waited for, in seconds; virtual where this thread's waits are."""
+    if driver is not None and driver.drives():
+        return driver.wall_ms() / 1_000
+    return time.monotonic()
+
+
 def pause(seconds: float) -> None:
     """Let time pass; virtual time where this thread's waits are virtual."""
     clock = driven()

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kohort.client.common.completion import steady_s
 from kohort.client.common.types import GroupMetadata, OffsetAndMetadata
 from kohort.client.common.types import TopicPartition as Partition
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
@@ -64,7 +64,7 @@ class KafkaTransactor(Transactor):
         partitions: Callable[[str], int],
         committed: Committed,
         *,
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = steady_s,
     ) -> None:
         super().__init__()
         self._connect = connect

@@ -16,11 +16,10 @@ Shell: threads (a lock), the clock.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kohort.client.common.completion import wall_ms
+from kohort.client.common.completion import steady_s, wall_ms
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.producer import Producer
 from kohort.errors import (
@@ -65,7 +64,7 @@ class Sends:
         self,
         producer: Producer,
         partitions: Callable[[str], int],
-        now_s: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = steady_s,
     ) -> None:
         self._producer = producer
         self._partitions = partitions

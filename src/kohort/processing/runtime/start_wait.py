@@ -11,12 +11,11 @@ Shell: the clock.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kohort.client.common.completion import driven, pause, wall_ms
+from kohort.client.common.completion import pause, steady_s
 from kohort.config import format_duration
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.retry.store import StoreBusyError
@@ -82,7 +81,7 @@ def until_there(
     stopped: Callable[[], bool],
     patience_ms: int,
     tell: Callable[[str], None],
-    now_s: Callable[[], float] = lambda: wall_ms() / 1_000 if driven() else time.monotonic(),
+    now_s: Callable[[], float] = steady_s,
     sleep: Callable[[float], None] = pause,
     *,
     awaited: Awaited = STORE,

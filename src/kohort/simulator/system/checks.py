@@ -11,16 +11,20 @@ SY7  A consumer reads what the log holds at that offset, and with read_committed
 SY8  A committed offset never moves back, and a member of the group has read all below it.
 SY9  Compaction keeps the latest acknowledged value of every key.
 SY10 When faults have ended, every program comes to its end.
+SY11 An app handles each input until it succeeds, or dead-letters it; nothing else is dead-lettered.
+SY12 No retry begins before its delay has passed.
+SY13 With a store, each input is in it exactly once, or in its ledger as failed.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kohort.client.common.types import TopicPartition
 from kohort.simulator.checks.violation import Violation
+from kohort.simulator.system.apps import BOOKERS, DELAYS_MS, HANDLERS, is_dead
 from kohort.simulator.system.history import Fate, History, Sent
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, READERS, TABLE
 
@@ -38,6 +42,23 @@ Logs = Mapping[TopicPartition, list[Stored]]
 
 
 @dataclass(frozen=True)
+class Handled:
+    """What apps have left behind.
+
+    Args:
+        kinds: which apps the plan has.
+        rows: of the store: value, partition, offset.
+        failed: partition and offset of what the ledger knows as failed.
+        dead: the values in the dead-letter topic, by group.
+    """
+
+    kinds: frozenset[str] = frozenset()
+    rows: tuple[tuple[str, int, int], ...] = ()
+    failed: frozenset[tuple[int, int]] = frozenset()
+    dead: Mapping[str, frozenset[bytes]] = field(default_factory=dict[str, frozenset[bytes]])
+
+
+@dataclass(frozen=True)
 class Final:
     """The logs at the end: all records, and those that read_committed shows."""
 
@@ -45,6 +66,7 @@ class Final:
     committed: Logs
     offsets: Mapping[TopicPartition, int]
     """What the readers' group has committed."""
+    apps: Handled = field(default_factory=lambda: Handled())
 
 
 def check(history: History, final: Final) -> None:
@@ -56,6 +78,9 @@ def check(history: History, final: Final) -> None:
     _seen(history, final)
     _commits(history, final)
     _compacted(history, final)
+    _handled(history, final)
+    _in_time(history)
+    _booked(final)
 
 
 def _places(logs: Logs) -> dict[bytes, list[tuple[TopicPartition, int]]]:
@@ -224,6 +249,71 @@ def _compacted(history: History, final: Final) -> None:
                 "SY9",
                 f"key {key!r}: {value!r} was acknowledged; the latest value is {latest.get(key)!r}",
             )
+
+
+def _inputs(final: Final) -> Iterator[tuple[TopicPartition, Stored]]:
+    for partition, records in final.committed.items():
+        if partition.topic == INPUT:
+            yield from ((partition, record) for record in records)
+
+
+def _handled(history: History, final: Final) -> None:
+    if "handle" not in final.apps.kinds:
+        return
+    succeeded = {a.value for a in history.attempts if a.group == HANDLERS and a.succeeded}
+    dead = final.apps.dead.get(HANDLERS, frozenset())
+    for partition, record in _inputs(final):
+        value = record.value or b""
+        if is_dead(value):
+            if value not in dead:
+                what = "never succeeds and is not in the dead-letter topic"
+                raise Violation("SY11", f"{_place(partition, record.offset)} {value!r} {what}")
+        elif value not in succeeded:
+            what = "was never handled to its end"
+            raise Violation("SY11", f"{_place(partition, record.offset)} {value!r} {what}")
+    for value in dead:
+        if not is_dead(value):
+            raise Violation("SY11", f"{value!r} would have succeeded and is a dead letter")
+
+
+def _in_time(history: History) -> None:
+    first: dict[tuple[str, TopicPartition, int, int], int] = {}
+    for a in history.attempts:  # in the order of time
+        first.setdefault((a.group, a.partition, a.offset, a.number), a.at_ms)
+        if a.number == 0:
+            continue
+        before_ms = first.get((a.group, a.partition, a.offset, a.number - 1))
+        place = _place(a.partition, a.offset)
+        if before_ms is None:
+            raise Violation("SY12", f"{a.label} begins retry {a.number} of {place} out of nothing")
+        waited_ms = a.at_ms - before_ms
+        if waited_ms < DELAYS_MS[a.number - 1]:
+            raise Violation(
+                "SY12",
+                f"{a.label} begins retry {a.number} of {place} after {waited_ms} ms; its delay is "
+                f"{DELAYS_MS[a.number - 1]} ms",
+            )
+
+
+def _booked(final: Final) -> None:
+    if "book" not in final.apps.kinds:
+        return
+    booked = Counter((part, at) for _, part, at in final.apps.rows)
+    values = {(part, at): value.encode() for value, part, at in final.apps.rows}
+    for partition, record in _inputs(final):
+        at = partition.partition, record.offset
+        value, place = record.value or b"", _place(partition, record.offset)
+        wanted = 0 if is_dead(value) else 1
+        if booked.pop(at, 0) != wanted:
+            raise Violation("SY13", f"{place} {value!r} is not in the store {wanted} times")
+        if wanted and values[at] != value:
+            raise Violation("SY13", f"{place} is {value!r}; the store has {values[at]!r}")
+        if (at in final.apps.failed) is not is_dead(value):
+            raise Violation("SY13", f"{place} {value!r}: the ledger knows it as failed, or not")
+        if is_dead(value) and value not in final.apps.dead.get(BOOKERS, ()):
+            raise Violation("SY13", f"{place} {value!r} is not in the dead-letter topic")
+    for part, offset in booked:
+        raise Violation("SY13", f"the store has a row of {INPUT}-{part}@{offset}, which is not")
 
 
 def _place(partition: TopicPartition, offset: int) -> str:

@@ -13,7 +13,7 @@ from kohort.simulator.system.network import Network, SystemLoop
 from kohort.simulator.system.tasks import TaskLoop
 
 
-class _Thread(SimThread):
+class ClientThread(SimThread):
     """What the clients of one process take for their network thread."""
 
     def __init__(self, loop: SystemLoop, uniform: Callable[[], float]) -> None:
@@ -54,7 +54,7 @@ class ClientProcess:
         self._tasks = TaskLoop(self.machine, self._failed)
         self._program: Coroutine[Any, Any, None] | None = None
         loop = SystemLoop(self.machine, network)
-        self._thread = _Thread(loop, schedule.split(name).random)
+        self._thread = ClientThread(loop, schedule.split(name).random)
 
     def run(self, program: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin with the program."""

@@ -9,18 +9,20 @@ from typing import Protocol
 from kohort.broker.base.config import OFFSETS_TOPIC
 from kohort.errors import KohortError, StorageError
 from kohort.simulator.schedule import Schedule
+from kohort.simulator.system.apps import APPS
 from kohort.simulator.system.client_process import ClientProcess
 from kohort.simulator.system.network import Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import MOVERS, READERS
+from kohort.simulator.system.sync_process import SyncProcess
 
 
 class Victim(Protocol):
     """A program as faults see it."""
 
     name: str
-    process: ClientProcess | None
+    process: ClientProcess | SyncProcess | None
 
     def kill(self) -> None: ...
 
@@ -223,9 +225,14 @@ class Faults:
         return "a flush fails"
 
     def _wall_jump(self) -> str:
-        shift_ms = self._chance.choice((-3_600_000, -60_000, 5_000, 3_600_000))
-        if self._world.broker.alive:
-            self._world.broker.shift_wall(shift_ms)
+        """Where apps retry, by no more than they expect: they would wait an hour."""
+        broker = self._world.broker
+        if any(kind in APPS for kind, _ in self._world.plan.programs):
+            shift_ms = self._chance.choice((-40, 40)) - broker.wall_shift_ms
+        else:
+            shift_ms = self._chance.choice((-3_600_000, -60_000, 5_000, 3_600_000))
+        if broker.alive:
+            broker.shift_wall(shift_ms)
         return f"the broker's wall clock is set by {shift_ms} ms"
 
     # -- the network

@@ -61,6 +61,30 @@ class Seen:
     committed_only: bool
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One call of an app's handler.
+
+    Args:
+        group: the app's.
+        label: program and life.
+        partition, offset: the input's first place.
+        value: its content.
+        number: 0 for the first try, 1 for the first retry, and so on.
+        at_ms: when, by the world's clock.
+        succeeded: whether the handler did not fail.
+    """
+
+    group: str
+    label: str
+    partition: TopicPartition
+    offset: int
+    value: bytes
+    number: int
+    at_ms: int
+    succeeded: bool
+
+
 @dataclass
 class History:
     """Everything that happened, in order."""
@@ -68,6 +92,7 @@ class History:
     sent: list[Sent] = field(default_factory=list[Sent])
     transactions: list[Transaction] = field(default_factory=list[Transaction])
     seen: list[Seen] = field(default_factory=list[Seen])
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
     commits: dict[tuple[str, TopicPartition], int] = field(
         default_factory=dict[tuple[str, TopicPartition], int]
     )

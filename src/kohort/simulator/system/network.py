@@ -5,6 +5,7 @@ Rules:
 - A frame is lost only with its connection. The two sides may learn of a cut at different times, or
   one of them never (a half-open connection).
 - A block holds frames back until it ends.
+- A commit of a connection that its client has given up is lost (`_commit_arrives`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kohort.net.connection import ClientTls
 
 Bytes = bytes | bytearray | memoryview
+_OFFSET_COMMIT = (8).to_bytes(2, "big")
 Accept = Callable[[Connection], ConnectionHandler]
 
 
@@ -178,7 +180,17 @@ class Network:
         client, _, port = entry
         arrival_ms = self._arrival(client.machine.name, port, self.schedule.now_ms)
         receiver.due_ms = max(receiver.due_ms, arrival_ms)
-        self.schedule.at(receiver.due_ms, receiver.machine.run, receiver.arrived, (frame,))
+        if sender is client and frame[:2] == _OFFSET_COMMIT:
+            self.schedule.at(receiver.due_ms, self._commit_arrives, sender, receiver, frame)
+        else:
+            self.schedule.at(receiver.due_ms, receiver.machine.run, receiver.arrived, (frame,))
+
+    @staticmethod
+    def _commit_arrives(client: End, node: End, frame: bytes) -> None:
+        """One that its client has given up may come after a later one and set the offset back,
+        as in Apache Kafka: it is lost on the way."""
+        if not client.is_closed:
+            node.machine.run(node.arrived, (frame,))
 
     def closed(self, end: End, error: KohortError | None) -> None:
         """One side has closed: its own handler hears of it, then the other side."""

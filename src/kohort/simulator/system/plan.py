@@ -25,7 +25,10 @@ FAULTS: Final = (
     "wall_jump",
     "slow_network",
 )
-PROGRAMS: Final = ("load", "update", "transact", "move", "read")
+PROGRAMS: Final = ("load", "update", "transact", "move", "read", "handle", "book")
+
+READ_INPUT: Final = frozenset({"move", "read", "handle", "book"})
+"""The programs that need another one to write."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def plan_of(seed: int) -> SystemPlan:
     """The plan of a seed: a random subset of programs and of faults."""
     chance = Random(f"system/{seed}")
     chosen = [p for p in PROGRAMS if chance.random() < 0.6] or [chance.choice(PROGRAMS)]
-    if "move" in chosen or "read" in chosen:
+    if READ_INPUT.intersection(chosen):
         chosen = list(dict.fromkeys(["load", *chosen]))
     durability = "fsync" if chance.random() < 0.85 else "os"
     faults = [f for f in FAULTS if chance.random() < 0.4]

@@ -24,6 +24,7 @@ from kohort.errors import AbortableTransactionError, KohortError
 from kohort.simulator.schedule import Random
 from kohort.simulator.system.client_process import ClientProcess
 from kohort.simulator.system.history import Fate, History, Seen, Sent, Transaction
+from kohort.simulator.system.sync_process import SyncProcess
 
 INPUT, OUTPUT, LEDGER, TABLE = "input", "output", "ledger", "table"
 MOVERS, READERS = "movers", "readers"
@@ -37,7 +38,7 @@ class Life:
 
     name: str
     number: int
-    process: ClientProcess
+    process: ClientProcess | SyncProcess
     chance: Random
     history: History
     bootstrap: str
@@ -247,5 +248,5 @@ async def read(life: Life) -> None:
 
 PROGRAMS = {"load": load, "update": update, "transact": transact, "move": move, "read": read}
 """By the word that a plan uses."""
-ENDLESS = {"move", "read"}
+ENDLESS = {"move", "read", "handle", "book"}
 """They run until the world has seen enough; the others end when they are asked to finish."""

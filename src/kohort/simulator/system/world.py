@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 from kohort.broker.apis import APIS
 from kohort.broker.base.config import BrokerConfig
@@ -25,7 +27,16 @@ from kohort.errors import KohortError
 from kohort.simulator.checks.violation import Violation
 from kohort.simulator.machine import Clock
 from kohort.simulator.schedule import Schedule
-from kohort.simulator.system.checks import Final, Logs, Stored, check
+from kohort.simulator.system.apps import (
+    APPS,
+    BOOKERS,
+    DELAYS_MS,
+    HANDLERS,
+    SKEW_MS,
+    Books,
+    retry_topics,
+)
+from kohort.simulator.system.checks import Final, Handled, Logs, Stored, check
 from kohort.simulator.system.client_process import ClientProcess
 from kohort.simulator.system.faults import Faults
 from kohort.simulator.system.history import History
@@ -44,6 +55,7 @@ from kohort.simulator.system.programs import (
     Life,
 )
 from kohort.simulator.system.states import coordinator_states
+from kohort.simulator.system.sync_process import SyncProcess
 from kohort.wire.messages.create_topics_request import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -54,6 +66,7 @@ REST_MS = 120_000
 """How long the system may take to come to rest after the last fault."""
 MAX_EVENTS = 1_500_000
 _LOOK_MS = 250
+P = TypeVar("P", ClientProcess, SyncProcess)
 
 
 @dataclass
@@ -86,7 +99,7 @@ class _Program:
         self.lives = 0
         self.ended = False
         """Whether it ended after it was asked to finish."""
-        self.process: ClientProcess | None = None
+        self.process: ClientProcess | SyncProcess | None = None
         self._world = world
         self._options = options
 
@@ -96,10 +109,16 @@ class _Program:
             return
         world = self._world
         self.lives += 1
-        clock = Clock(world.chance.randint(0, 50_000), world.chance.choice((1_000, 1_000, 999)))
         name = f"{self.name}/{self.lives}"
         ended = partial(self._life_ended, self.lives)
-        self.process = process = world.new_process(name, clock, ended)
+        process: ClientProcess | SyncProcess
+        if self.kind in APPS:  # their clock is the broker's, but for a little
+            clock = Clock(world.chance.randint(0, SKEW_MS // 2))
+            process = world.new_process(name, clock, ended, SyncProcess)
+        else:
+            clock = Clock(world.chance.randint(0, 50_000), world.chance.choice((1_000, 1_000, 999)))
+            process = world.new_process(name, clock, ended, ClientProcess)
+        self.process = process
         life = Life(
             self.name,
             self.lives,
@@ -111,7 +130,10 @@ class _Program:
             lambda: world.finishing,
             self._options,
         )
-        process.run(partial(PROGRAMS[self.kind], life))
+        if isinstance(process, SyncProcess):
+            process.run(partial(APPS[self.kind], life))
+        else:
+            process.run(partial(PROGRAMS[self.kind], life))
 
     def _life_ended(self, life: int, error: BaseException | None) -> None:
         if life != self.lives or self.process is None or self.process.machine.dead:
@@ -147,13 +169,14 @@ class SystemWorld:
         self.reached: Counter[str] = Counter()
         self.finishing = False
         self.flush_ms: tuple[int, int] = (1, 8)
-        self._processes: list[ClientProcess] = []
-        self._visible: dict[TopicPartition, tuple[int, int]] = {}
+        self._processes: list[ClientProcess | SyncProcess] = []
+        self._visible: dict[TopicPartition, tuple[int, list[int]]] = {}
         self._crash: BaseException | None = None
         flushes = self.schedule.split("flush")
         self.broker = BrokerProcess(
             self.schedule, self.network, _config(plan), lambda: flushes.randint(*self.flush_ms)
         )
+        self._directory = TemporaryDirectory(prefix="kohort-simulator-")
         topics = (INPUT, OUTPUT, LEDGER, TABLE)
         self.partitions: dict[str, int] = dict.fromkeys(topics, plan.partitions)
         self.programs = [
@@ -162,18 +185,27 @@ class SystemWorld:
             for number in range(1, count + 1)
         ]
         self.faults = Faults(self)
+        self._kinds = {kind for kind, _ in plan.programs}
 
     def _options(self, kind: str, number: int) -> dict[str, Any]:
         protocol = self.plan.protocol
         if protocol == "mixed":
             protocol = "consumer" if number % 2 else "classic"
-        return {"group_protocol": protocol, "committed_only": kind == "read" and number % 2 == 1}
+        return {
+            "group_protocol": protocol,
+            "committed_only": kind == "read" and number % 2 == 1,
+            "directory": Path(self._directory.name),
+        }
 
     def new_process(
-        self, name: str, clock: Clock, ended: Callable[[BaseException | None], object]
-    ) -> ClientProcess:
+        self,
+        name: str,
+        clock: Clock,
+        ended: Callable[[BaseException | None], object],
+        kind: type[P],
+    ) -> P:
         """A client process; its leftovers are released when the run ends."""
-        process = ClientProcess(self.schedule, self.network, name, clock, ended)
+        process = kind(self.schedule, self.network, name, clock, ended)
         self._processes.append(process)
         return process
 
@@ -204,6 +236,7 @@ class SystemWorld:
         finally:
             for process in self._processes:
                 process.dispose()
+            self._directory.cleanup()
         return self._outcome(None, "")
 
     def _outcome(self, code: str | None, what: str) -> Outcome:
@@ -238,6 +271,10 @@ class SystemWorld:
             self._wait(self._all_moved, bound_ms, "the movers do not come to the end")
         if any(p.kind == "read" for p in self.programs):
             self._wait(self._all_read, bound_ms, "the readers do not come to the end")
+        if "handle" in self._kinds:
+            self._wait(self._all_handled, bound_ms, "the handlers do not come to the end")
+        if "book" in self._kinds:
+            self._wait(self._all_booked, bound_ms, "the bookers do not come to the end")
         return self._read_everything(bound_ms)
 
     def _wait(self, done: Callable[[], bool], bound_ms: int, what: str) -> None:
@@ -288,6 +325,34 @@ class SystemWorld:
     def _all_read(self) -> bool:
         return self._has_read(READERS, (INPUT, LEDGER))
 
+    def _all_handled(self) -> bool:
+        """Not by the group's offsets: a commit that is late on its way may set them back."""
+        attempts = {
+            (a.partition, a.offset, a.number): a
+            for a in self.history.attempts
+            if a.group == HANDLERS
+        }
+        dead: set[bytes] = set()
+        for place in self._ends(INPUT):
+            self._last_record(place)
+        for place, offset in self._inputs():
+            number = 0
+            while (attempt := attempts.get((place, offset, number))) and not attempt.succeeded:
+                number += 1
+            if attempt is None and number <= len(DELAYS_MS):
+                return False
+            if attempt is None:
+                dead.add(attempts[place, offset, number - 1].value)
+        return dead <= self._dead_letters(HANDLERS)
+
+    def _all_booked(self) -> bool:
+        """By the store: what a group has committed is only a hint there."""
+        books = Books(Path(self._directory.name))
+        ended = {(part, at) for _, part, at in books.rows()} | set(books.dead())
+        for place in self._ends(INPUT):
+            self._last_record(place)
+        return all((p.partition, offset) in ended for p, offset in self._inputs())
+
     def _has_read(self, group: str, topics: tuple[str, ...]) -> bool:
         offsets = self._group_offsets(group)
         return all(
@@ -301,9 +366,15 @@ class SystemWorld:
         log = self._visible.get(place)
         if log is None or log[0] != self._ends(place.topic)[place]:
             records = self._read([place], "read_committed")
-            last = records[place][-1].offset if records[place] else -1
-            self._visible[place] = self._ends(place.topic)[place], last
-        return self._visible[place][1]
+            offsets = [record.offset for record in records[place]]
+            self._visible[place] = self._ends(place.topic)[place], offsets
+        return max(self._visible[place][1], default=-1)
+
+    def _inputs(self) -> Iterator[tuple[TopicPartition, int]]:
+        """What the input topic shows, as of the last look at it."""
+        for place, (_, offsets) in self._visible.items():
+            if place.topic == INPUT:
+                yield from ((place, offset) for offset in offsets)
 
     # -- reading at the end
 
@@ -311,7 +382,21 @@ class SystemWorld:
         places = [place for topic in self.partitions for place in self._ends(topic)]
         everything = self._read(places, "read_uncommitted", bound_ms)
         committed = self._read(places, "read_committed", bound_ms)
-        return Final(everything, committed, self._group_offsets(READERS))
+        books = Books(Path(self._directory.name))
+        apps = Handled(
+            frozenset(self._kinds & set(APPS)),
+            tuple(books.rows()),
+            frozenset(books.dead()),
+            {group: self._dead_letters(group) for group in (HANDLERS, BOOKERS)},
+        )
+        return Final(everything, committed, self._group_offsets(READERS), apps)
+
+    def _dead_letters(self, group: str) -> frozenset[bytes]:
+        topic = retry_topics(group).dead_letter
+        if self.broker.state.topics.get(topic) is None:
+            return frozenset()
+        logs = self._read(list(self._ends(topic)), "read_committed")
+        return frozenset(record.value or b"" for records in logs.values() for record in records)
 
     def _read(
         self, places: list[TopicPartition], isolation: str, bound_ms: int | None = None
@@ -319,7 +404,9 @@ class SystemWorld:
         """Read partitions from start to end with a consumer of a fresh process."""
         by_place: dict[TopicPartition, list[Stored]] = {place: [] for place in places}
         ended: list[BaseException | None] = []
-        process = self.new_process(f"final-{len(self._processes)}", Clock(), ended.append)
+        process = self.new_process(
+            f"final-{len(self._processes)}", Clock(), ended.append, ClientProcess
+        )
 
         async def program() -> None:
             consumer: AsyncConsumer = process.make(
