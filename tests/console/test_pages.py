@@ -30,6 +30,7 @@ from tests.console.world import (
     world,
 )
 from tests.patience import until
+from tests.reading import read_committed
 
 SCREENS = (
     "/groups",
@@ -375,18 +376,7 @@ def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visito
         while not (job := visitor.ask(begun.headers["location"] + "&format=json").json)["outcome"]:
             pass
         assert job["outcome"].startswith("done"), job
-    with Consumer(
-        bootstrap_servers=there.cluster.bootstrap,
-        group_id="check",
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-    ) as consumer:
-        parts = [TopicPartition("orders.fulfilment.retry.0s", n) for n in range(3)]
-        consumer.assign(parts)
-        ends = consumer.end_offsets(parts)
-        found = []
-        while any(consumer.position(tp) < ends[tp] for tp in parts):
-            found += consumer.poll(0.2)
+    found = read_committed(there.cluster.bootstrap, "orders.fulfilment.retry.0s", 3)
     assert len(found) == 2
     assert found[0].value == HOSTILE
 

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from kohort import Consumer, Producer, TopicPartition
+from kohort import Producer
 from kohort.broker.apis import api_versions
 from kohort.broker.base.config import TRANSACTIONS_TOPIC
 from kohort.errors import AbortableTransactionError
 from tests.clusters import Embedded as Cluster
 from tests.effort import chiefly
+from tests.reading import read_committed
 
 PARTITIONS, WRITERS, SECONDS, WAIT_S = 3, 3, 4.0, 60
 
@@ -121,16 +122,8 @@ def disturb(nodes: Cluster) -> None:
 
 def read(nodes: Cluster, partition: int) -> list[Part]:
     """What was committed to a partition."""
-    tp = TopicPartition("t", partition)
-    found: list[Part] = []
-    level = "read_committed"
-    with Consumer(bootstrap_servers=nodes.bootstrap, isolation_level=level) as consumer:
-        consumer.assign([tp])
-        consumer.seek_to_beginning()
-        end = consumer.end_offsets([tp])[tp]
-        while consumer.position(tp) < end:
-            found += [Part.of(record.value or b"") for record in consumer.poll(1)]
-    return found
+    found = read_committed(nodes.bootstrap, "t", [partition])
+    return [Part.of(record.value or b"") for record in found]
 
 
 @pytest.mark.slow

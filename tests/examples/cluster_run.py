@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kohort import Consumer, Producer
-from kohort.client.common.types import TopicPartition
+from kohort import Producer
 from kohort.retry.stores import open_store
 from kohort.testing import Cluster
 from tests.patience import until
+from tests.reading import read_committed
 
 Row = dict[str, Any]
 
@@ -109,14 +109,5 @@ class ClusterRun:
 
     def committed(self, topic: str) -> Iterator[Row]:
         """The committed records of a topic."""
-        at = [TopicPartition(topic, p) for p in range(self._topics[topic])]
-        with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        ) as consumer:
-            consumer.assign(at)
-            ends = consumer.end_offsets(at)
-            while any(consumer.position(tp) < end for tp, end in ends.items()):
-                yield from (json.loads(r.value or b"") for r in consumer.poll(1))
+        for record in read_committed(self.cluster.bootstrap, topic, self._topics[topic]):
+            yield json.loads(record.value or b"")

@@ -31,7 +31,8 @@ from kohort.records import Record
 from tests.examples.conftest import Collect, committed, fill, one_of, total
 from tests.known import known
 from tests.processing.conftest import Running, Until
-from tests.processing.test_exact import read_committed, rows, wait_for
+from tests.processing.test_exact import rows, wait_for
+from tests.reading import read_committed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -177,7 +178,7 @@ def test_results_that_count_exactly_once(cluster, tmp_path, mode) -> None:
     running.stop()
     assert running.error is None
     if mode == "kafka":
-        bills = [int(r.value) for r in read_committed(cluster.bootstrap, f"{topic}.bills")]
+        bills = [int(known(r.value)) for r in read_committed(cluster.bootstrap, f"{topic}.bills")]
     else:
         bills = [amount for (amount,) in rows(file, "SELECT amount FROM bills")]
     assert sorted(bills) == list(range(60))

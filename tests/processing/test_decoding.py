@@ -17,7 +17,8 @@ from kohort.retry.handling import UNANSWERED, decode_all
 from kohort.serdes import JsonSchemaSerde, SchemaRegistry, Serde, Serdes
 from tests.known import of_type
 from tests.processing.conftest import PATIENCE_S, Until
-from tests.processing.test_exact import read_committed, wait_for
+from tests.processing.test_exact import wait_for
+from tests.reading import read_committed
 from tests.serdes.fake_registry import Registry, running
 
 SCHEMA = {"type": "object"}

@@ -11,23 +11,9 @@ from kohort import Consumer, Permanent, Temporary
 from kohort.processing.app import App, Ended
 from tests.known import known
 from tests.patience import PATIENCE_S, until
+from tests.reading import read_committed
 
 RECORDS = 60
-
-
-def read_committed(servers: str, topic: str, partitions: int = 3) -> list:
-    """Everything in a topic that is committed."""
-    found: list = []
-    with Consumer(
-        bootstrap_servers=servers, isolation_level="read_committed", allow_auto_create_topics=False
-    ) as consumer:
-        tps = [(topic, number) for number in range(partitions)]
-        consumer.assign(tps)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(tps)
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += [record.detach() for record in consumer.poll(1)]
-    return found
 
 
 def outcome(number: int, attempt: int) -> None:
@@ -75,9 +61,9 @@ def test_outputs_and_offsets_in_one_transaction(
     wait_for(lambda: len(read_committed(cluster.bootstrap, dead_letter_topic)) >= bad, "failures")
     running.stop()
     assert running.error is None
-    assert sorted(int(r.value) for r in read_committed(cluster.bootstrap, out)) == wanted
+    assert sorted(int(known(r.value)) for r in read_committed(cluster.bootstrap, out)) == wanted
     failed = read_committed(cluster.bootstrap, dead_letter_topic)
-    assert sorted(int(r.value) for r in failed) == [n for n in range(RECORDS) if n % 10 == 9]
+    assert sorted(int(known(r.value)) for r in failed) == [n for n in range(RECORDS) if n % 10 == 9]
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id=running_app.group) as consumer:
         tps = [(topic, number) for number in range(3)]
         committed = consumer.committed(tps)

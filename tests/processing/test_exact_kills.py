@@ -19,8 +19,10 @@ from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.stores import open_store
 from tests.clusters import APACHE, Cluster
 from tests.e2e.broker_process import ROOT
+from tests.known import known
 from tests.processing.exact_program import OUT, TOPIC
-from tests.processing.test_exact import read_committed, wait_for
+from tests.processing.test_exact import wait_for
+from tests.reading import read_committed
 
 RECORDS = 120
 PATIENCE_S = 120.0  # two starts of Python and many rebalances, on a machine that is busy
@@ -113,7 +115,7 @@ def state(cluster: Cluster, mode: str) -> tuple[list[int], list[int]]:
     """Results and failures as a reader sees them."""
     if mode == "kafka":
         found = [
-            sorted(int(r.value) for r in read_committed(cluster.bootstrap, topic))
+            sorted(int(known(r.value)) for r in read_committed(cluster.bootstrap, topic))
             for topic in (OUT, FAILED)
         ]
         return found[0], found[1]

@@ -22,9 +22,11 @@ import pytest
 from kohort import Producer
 from tests.clusters import Embedded as Cluster
 from tests.e2e.broker_process import ROOT
+from tests.known import known
 from tests.processing.exact_program import OUT, TOPIC
-from tests.processing.test_exact import read_committed, rows, wait_for
+from tests.processing.test_exact import rows, wait_for
 from tests.processing.test_exact_kills import CONFIG, FAILED
+from tests.reading import read_committed
 
 LIFE_S = float(os.environ.get("KOHORT_APP_SOAK_S", "30"))
 SEED = int(os.environ.get("KOHORT_SOAK_SEED", "1"))
@@ -138,7 +140,7 @@ def out_of_order(cluster: Cluster) -> list[tuple[bytes | None, int, int]]:
     last: dict[bytes | None, int] = {}
     wrong: list[tuple[bytes | None, int, int]] = []
     for record in read_committed(cluster.bootstrap, OUT):
-        number = int(record.value)
+        number = int(known(record.value))
         if number % 5 == 3:  # may have been in a retry topic, and what came behind it did not wait
             continue
         if number < last.get(record.key, -1):
@@ -151,11 +153,15 @@ def seen(cluster: Cluster, mode: str, counted: bool = False) -> list:
     """Results and failures, or how many, as a reader sees them."""
     if mode == "kafka":
         topics = (OUT, FAILED)
-        found = [sorted(int(r.value) for r in read_committed(cluster.bootstrap, t)) for t in topics]
+        found = [
+            sorted(int(known(r.value)) for r in read_committed(cluster.bootstrap, t))
+            for t in topics
+        ]
     else:
         file = Path(mode.removeprefix("sqlite:///"))
         places = {
-            (r.partition, r.offset): int(r.value) for r in read_committed(cluster.bootstrap, TOPIC)
+            (r.partition, r.offset): int(known(r.value))
+            for r in read_committed(cluster.bootstrap, TOPIC)
         }
         failed = rows(
             file,

@@ -17,7 +17,8 @@ from kohort.processing.app import App
 from tests.expelling import expel
 from tests.known import known
 from tests.processing.conftest import PATIENCE_S
-from tests.processing.test_exact import read_committed, wait_for
+from tests.processing.test_exact import wait_for
+from tests.reading import read_committed
 
 RECORDS = 60
 
@@ -107,5 +108,5 @@ def test_what_a_zombie_has_done_is_never_seen(
     zombie.stop()
     known(taking_over).stop()
     assert zombie.error is None
-    seen = sorted(int(r.value) for r in read_committed(cluster.bootstrap, out))
+    seen = sorted(int(known(r.value)) for r in read_committed(cluster.bootstrap, out))
     assert seen == list(range(RECORDS))

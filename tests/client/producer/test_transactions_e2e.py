@@ -28,6 +28,7 @@ from kohort.errors import (
 from tests.clusters import APACHE, Cluster
 from tests.known import known
 from tests.patience import PATIENCE_S, until
+from tests.reading import read_committed
 
 T0 = TopicPartition("t", 0)
 PARTITIONS = {"t": 1, "out": 2}
@@ -64,15 +65,8 @@ def fail(p: Producer, value: bytes) -> None:
 def read(cluster: Cluster, topic: str = "t", *, committed: bool = True) -> list[bytes]:
     """Every record that is there now, as far as it may be seen."""
     level = "read_committed" if committed else "read_uncommitted"
-    with Consumer(bootstrap_servers=cluster.bootstrap, isolation_level=level) as consumer:
-        tps = [TopicPartition(topic, p) for p in range(PARTITIONS[topic])]
-        consumer.assign(tps)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(tps)
-        found: list[bytes] = []
-        while any(consumer.position(tp) < ends[tp] for tp in tps):
-            found += [known(record.value) for record in consumer.poll(PATIENCE_S)]
-        return found
+    found = read_committed(cluster.bootstrap, topic, PARTITIONS[topic], isolation_level=level)
+    return [known(record.value) for record in found]
 
 
 def shows(cluster: Cluster, wanted: list[bytes], topic: str = "t") -> bool:

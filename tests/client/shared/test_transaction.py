@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 
-from kohort import Consumer
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import (
@@ -20,6 +19,7 @@ from kohort.errors import BrokerError, RecordTooLargeError
 from kohort.records import BatchBuilder, Compression, read_batch_header
 from kohort.testing import Cluster
 from tests.known import known
+from tests.reading import read_committed
 
 numbers = count()
 
@@ -50,19 +50,7 @@ def encoded(topic: str, partition: int, *values: bytes) -> EncodedBatch:
 
 
 def committed(cluster: Cluster, topic: str) -> list[bytes]:
-    at = [TopicPartition(topic, p) for p in range(4)]
-    found: list[bytes] = []
-    with Consumer(
-        bootstrap_servers=cluster.bootstrap,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    ) as consumer:
-        consumer.assign(at)
-        ends = consumer.end_offsets(at)
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += [r.value or b"" for r in consumer.poll(1)]
-    return sorted(found)
+    return sorted(r.value or b"" for r in read_committed(cluster.bootstrap, topic, 4))
 
 
 def test_what_several_writers_wrote_appears_together(cluster: Cluster, topic: str) -> None:
@@ -180,17 +168,8 @@ def test_leaders_that_move_are_followed(topic: str) -> None:
 
             assert sum(writer.write(identity, moving()).values()) == 4
             driver.end(identity, commit=True)
-        with Consumer(
-            bootstrap_servers=two.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        ) as consumer:
-            consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
-            found: list[bytes] = []
-            while len(found) < 4:
-                found += [r.value or b"" for r in consumer.poll(1)]
-    assert sorted(found) == [b"a", b"b", b"c", b"d"]
+        found = read_committed(two.bootstrap, topic, 2)
+    assert sorted(r.value or b"" for r in found) == [b"a", b"b", b"c", b"d"]
 
 
 def test_a_partition_has_one_batch_under_way_and_sequences_go_on() -> None:

@@ -13,7 +13,8 @@ from kohort.metrics.prometheus import export
 from kohort.processing.runtime.metrics import FAMILIES
 from kohort.retry import Permanent, Temporary, due_schedule
 from tests.processing.conftest import PATIENCE_S, Until
-from tests.processing.test_exact import read_committed, wait_for
+from tests.processing.test_exact import wait_for
+from tests.reading import read_committed
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 

@@ -12,8 +12,10 @@ from collections import defaultdict
 from kohort import Temporary
 from kohort.retry import headers as h
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy
+from tests.known import known
 from tests.processing.conftest import Until
-from tests.processing.test_exact import read_committed, wait_for
+from tests.processing.test_exact import wait_for
+from tests.reading import read_committed
 
 SCALE = 1_000  # the default's 5 min are 300 ms here, its 1 h is 3.6 s
 RECORDS = 12
@@ -51,7 +53,7 @@ def test_each_attempt_when_due(cluster, topic, produce, app, start) -> None:
     running.stop()
     assert running.error is None
     failed = read_committed(cluster.bootstrap, topics.dead_letter)
-    assert sorted(int(r.value) for r in failed) == hopeless
+    assert sorted(int(known(r.value)) for r in failed) == hopeless
     assert {h.parse(r.headers).disposition for r in failed} == {"exhausted"}
     for number, attempts in tried.items():
         assert [a for a, _, _ in attempts] == list(range(tries(number, policy)))

@@ -18,10 +18,11 @@ from kohort.processing.runtime.publishing import BLOCKED_S, Sends
 from kohort.retry import headers as h
 from kohort.testing import VirtualClock
 from tests.clusters import Cluster
-from tests.known import fake
+from tests.known import fake, known
 from tests.processing.test_broken import TP, records, started
-from tests.processing.test_exact import read_committed, wait_for
+from tests.processing.test_exact import wait_for
 from tests.processing.world import route
+from tests.reading import read_committed
 
 MODES = [None, "kafka", "store"]
 OUT, MISSING, BAD_NAME = "out", "not-there-yet", "no topic's name"
@@ -91,11 +92,11 @@ def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
 
 def failures(cluster: Cluster, topic: str) -> list[tuple[str, str]]:
     found = read_committed(cluster.bootstrap, topic)
-    return sorted((r.value.decode(), h.parse(r.headers).reason) for r in found)
+    return sorted((known(r.value).decode(), h.parse(r.headers).reason) for r in found)
 
 
 def values(cluster: Cluster, topic: str, partitions: int = 3) -> list[bytes]:
-    return [r.value for r in read_committed(cluster.bootstrap, topic, partitions)]
+    return [known(r.value) for r in read_committed(cluster.bootstrap, topic, partitions)]
 
 
 def test_an_output_that_is_refused_names_its_cause_and_passes_no_commit() -> None:

@@ -20,8 +20,8 @@ from tests.known import known
 from tests.patience import until
 from tests.processing.damage import damage
 from tests.processing.test_app import committed, drain
-from tests.processing.test_exact import read_committed
 from tests.processing.world import World, route
+from tests.reading import read_committed
 
 pytestmark = pytest.mark.skipif(APACHE, reason="the log's files are damaged behind the broker")
 BATCHES, EACH = 6, 5

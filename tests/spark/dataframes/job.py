@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kohort.client.consumer.consumer import Consumer
 from kohort.client.producer.producer import Producer
 from kohort.spark import Pipeline
 from kohort.testing import Cluster
+from tests.reading import read_committed
 
 ORDER = "id INT, item STRING, amount INT, at TIMESTAMP"
 
@@ -94,20 +94,8 @@ class Job:
 
     def read(self, topic: str) -> list[Any]:
         """The values of all committed records."""
-        found: list[Any] = []
-        with Consumer(
-            bootstrap_servers=self.servers,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-        ) as consumer:
-            from kohort import TopicPartition
-
-            parts = [TopicPartition(topic, p) for p in range(2)]
-            ends = consumer.end_offsets(parts)
-            consumer.assign(parts)
-            while any(consumer.position(tp) < ends[tp] for tp in parts):
-                found += [json.loads(r.value or b"null") for r in consumer.poll(1.0)]
-        return found
+        found = read_committed(self.servers, topic, 2)
+        return [json.loads(r.value or b"null") for r in found]
 
     def check(self) -> None:
         """Table, topic and sums agree, and every input has ended once."""

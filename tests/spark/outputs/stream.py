@@ -6,11 +6,10 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kohort import Consumer
-from kohort.client.common.types import TopicPartition
 from kohort.records import Record
 from kohort.retry.store import Store
 from kohort.spark import BatchFunction
+from tests.reading import read_committed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,16 +71,4 @@ def create(store: Store, ddl: str) -> None:
 
 
 def records(cluster: Cluster, topic: str) -> list[Record]:
-    with Consumer(
-        bootstrap_servers=cluster.bootstrap,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    ) as consumer:
-        at = [TopicPartition(topic, p) for p in range(3)]
-        consumer.assign(at)
-        ends = consumer.end_offsets(at)
-        found: list[Record] = []
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(1)
-        return found
+    return read_committed(cluster.bootstrap, topic, 3)

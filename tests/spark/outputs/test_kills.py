@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kohort import Consumer, Producer
-from kohort.client.common.types import TopicPartition
+from kohort import Producer
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.protocol import Step
 from tests.java import skip_without
+from tests.reading import read_committed
 from tests.spark.outputs.job import BATCH_ROWS
 from tests.spark.standalone import Standalone, standalone
 
@@ -165,19 +165,8 @@ class Job:
 
     def records(self, topic: str) -> list[tuple[int, int]]:
         """(key, value) of an output topic, as a reader with read_committed sees it."""
-        at = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-        read: list[tuple[int, int]] = []
-        with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        ) as consumer:
-            consumer.assign(at)
-            ends = consumer.end_offsets(at)
-            while any(consumer.position(tp) < end for tp, end in ends.items()):
-                read += [(int(r.key or b""), int(r.value or b"")) for r in consumer.poll(1)]
-        return read
+        found = read_committed(self.cluster.bootstrap, topic, PARTITIONS)
+        return [(int(r.key or b""), int(r.value or b"")) for r in found]
 
 
 @pytest.fixture
