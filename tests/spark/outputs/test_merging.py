@@ -11,6 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from kohort.spark.outputs import table_transaction
 from kohort.spark.outputs.table_transaction import PostgresBatches
 from tests.patience import until
 from tests.postgres import PostgresServer
@@ -135,6 +136,20 @@ def test_tables_where_merge_does_something_else(
     statements.clear()
     upserts.commit(upserts.stage((1, 1)))
     assert ways(statements) == ["INSERT"]
+
+
+def test_a_server_without_merge(
+    upserts: Query, statements: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MERGE of a table with rules is refused as a relative of PostgreSQL's refuses any."""
+    monkeypatch.setattr(table_transaction, "_TAKES_MERGE", "SELECT to_regclass(?) IS NOT NULL")
+    with psycopg.connect(upserts.url, autocommit=True) as connection:
+        connection.execute("CREATE RULE r AS ON DELETE TO t DO ALSO NOTHING")
+    statements.clear()
+    for n in (1, 2):
+        assert upserts.commit(upserts.stage((1, n))) == ""
+        upserts.batches.sweep()
+    assert ways(statements) == ["MERGE", "INSERT", "INSERT"]
 
 
 def test_both_load_the_same(postgres: PostgresServer, statements: list[str]) -> None:

@@ -48,7 +48,8 @@ HISTORY_BATCHES: Final = 10_000
 COMMIT_TRIES: Final = 5
 MET_TWICE: Final = "21000"
 """PostgreSQL's code for an upsert that meets one row twice (cardinality_violation)."""
-DEADLOCK: Final = "40P01"
+NO_MERGE: Final = frozenset({"40P01", "0A000"})
+"""After these ON CONFLICT may still do: a deadlock, and a relative of PostgreSQL without MERGE."""
 _TAKES_MERGE: Final = """
     SELECT current_setting('server_version_num')::int >= 150000 AND c.relkind = 'r'
         AND NOT (c.relhasrules OR c.relhassubclass OR c.relrowsecurity)
@@ -552,7 +553,8 @@ class PostgresBatches(BatchStore):
         try:
             loaded = cursor.execute(merge.merge(attempts))
         except Exception as error:  # psycopg has its own classes
-            if self.store.refused(error) is None and getattr(error, "sqlstate", "") != DEADLOCK:
+            sqlstate = getattr(error, "sqlstate", None)
+            if self.store.refused(error) is None and sqlstate not in NO_MERGE:
                 raise
             cursor.execute("ROLLBACK TO SAVEPOINT kohort_load")
             loaded, refused = super()._load(cursor, merge, attempts)
