@@ -213,7 +213,7 @@ def chosen_profile(environ: Mapping[str, str]) -> str | None:
     if named := environ.get("KOHORT_PROFILE"):
         return named
     path = user_file(environ)
-    if not path.is_file():
+    if not os.path.isfile(path):  # False, too, where another user's directory may not be read
         return None
     import tomllib
 
@@ -230,13 +230,13 @@ def found_settings(
     """The user's settings and the project's in `directory`, where there are any."""
     settings: list[Setting] = []
     places: list[tuple[Path, tuple[str, ...]]] = [(user_file(environ), ())]
-    if (own := directory / "kohort.toml").is_file():
+    if os.path.isfile(own := directory / "kohort.toml"):
         places.append((own, ()))
     else:
         places.append((directory / "pyproject.toml", ("tool", "kohort")))
     chosen = False
     for path, table in places:
-        if not path.is_file():
+        if not os.path.isfile(path):
             continue
         text = path.read_text(encoding="utf-8")
         here = f"profiles.{profile}" in re.sub(r"[\"'\s]", "", text)

@@ -8,7 +8,14 @@ import pytest
 
 from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kohort.errors import ConfigError
-from kohort.settings import choose, environment_settings, gather, read_settings, shown
+from kohort.settings import (
+    choose,
+    chosen_profile,
+    environment_settings,
+    gather,
+    read_settings,
+    shown,
+)
 from tests.known import fake
 
 NOWHERE = {"HOME": "/nonexistent"}
@@ -151,3 +158,10 @@ def test_keywords_win_over_an_object() -> None:
     held = ProducerConfig(bootstrap_servers=fake("127.0.0.1:1"), linger_ms=1)
     made = ProducerConfig.settled(held, {"linger_ms": 7})
     assert (made.linger_ms, made.bootstrap_servers) == (7, held.bootstrap_servers)
+
+
+def test_a_home_that_cannot_be_looked_into_has_no_settings() -> None:
+    """As in a container that runs as another user (`--user 1234`) with root's HOME."""
+    environ = {"HOME": "/" + "x" * 300}  # an error other than "not there", for root as well
+    assert ConsumerConfig.load(environ=environ).client_id == "kohort"
+    assert chosen_profile(environ) is None
