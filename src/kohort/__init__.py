@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from kohort.retry.classify import Permanent as Permanent
     from kohort.retry.classify import RetryAfter as RetryAfter
     from kohort.retry.classify import Temporary as Temporary
+    from kohort.retry.sql_statements import Execute as Execute
+    from kohort.retry.sql_statements import Insert as Insert
+    from kohort.retry.sql_statements import Upsert as Upsert
 
 __version__ = "0.1.0"
 
@@ -62,7 +65,9 @@ _HOMES = {
     "AsyncProducer": "kohort.client.producer.producer",
     "Consumer": "kohort.client.consumer.consumer",
     "ConsumerConfig": "kohort.client.common.config",
+    "Execute": "kohort.retry.sql_statements",
     "GroupView": "kohort.group.assignors",
+    "Insert": "kohort.retry.sql_statements",
     "MemberView": "kohort.group.assignors",
     "NewTopic": "kohort.client.admin.types",
     "OffsetAndMetadata": "kohort.client.common.types",
@@ -79,6 +84,7 @@ _HOMES = {
     "SubscriptionPattern": "kohort.client.consumer.plan.subscription",
     "TopicPartition": "kohort.client.common.types",
     "TopicView": "kohort.group.assignors",
+    "Upsert": "kohort.retry.sql_statements",
 }
 
 

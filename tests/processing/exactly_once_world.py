@@ -31,7 +31,7 @@ from kohort.processing.runtime.kafka_transactor import KafkaTransactor
 from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.runtime.transactor import Transactor
-from kohort.retry.effects import Execute, Insert, statements
+from kohort.retry.sql_statements import Execute, Insert, statements
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from tests.known import fake

@@ -33,8 +33,8 @@ from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
 from kohort.processing.workers.task_pool import run_async
 from kohort.processing.workers.worker_pools import Finished, ProcessPool
 from kohort.records import Record
-from kohort.retry.asking import Stamped, TopicView
 from kohort.retry.classify import Failure, stated
+from kohort.retry.offset_queries import Stamped, TopicView
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics
 from tests.known import fake

@@ -11,9 +11,9 @@ from kohort.records import Record
 from kohort.retry import dead_letters
 from kohort.retry.classify import Disposition
 from kohort.retry.dead_letters import FailedCopies
-from kohort.retry.effects import Insert, statements
 from kohort.retry.headers import Origin, RetryHeaders
 from kohort.retry.policy import RetryPolicy, RetryTopics
+from kohort.retry.sql_statements import Insert, statements
 from kohort.retry.store import ROW_COLUMNS, Store
 from kohort.retry.stores import open_store
 from kohort.spark import progress

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kohort.errors import DataLossError
 from kohort.retry.classify import Permanent, RetryAfter, Temporary
 from kohort.retry.copies import Attempt, redrive_copy
-from kohort.retry.effects import Insert
 from kohort.retry.handling import Record
 from kohort.retry.headers import parse
 from kohort.retry.ledger import Place, backs_failed
+from kohort.retry.sql_statements import Insert
 from kohort.retry.unreadable import Unreadable
 from tests.effort import examples
 from tests.retry.world import Killed, World, row

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kohort.errors import ConfigError, StorageError
 from kohort.records import Record as Fetched
 from kohort.retry.classify import Failure, Permanent
-from kohort.retry.effects import Insert
 from kohort.retry.handling import Handlers, HandlerSpec, Lookup, Outcome, Record
+from kohort.retry.sql_statements import Insert
 from kohort.retry.stores import open_store
 from kohort.spark import Pipeline
 from tests.patience import PATIENCE_S

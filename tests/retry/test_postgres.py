@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from kohort.processing.runtime.store_transactor import done_at
-from kohort.retry.effects import Execute, Insert, Upsert, statements
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.postgres import translate_marks
 from kohort.retry.progress import NOWHERE, Advance, Advanced, ProgressMove
+from kohort.retry.sql_statements import Execute, Insert, Upsert, statements
 from kohort.retry.store import Applied, ConstraintError, Store, StoreBusyError, Transaction
 from kohort.retry.stores import open_store
 from tests.known import of_type

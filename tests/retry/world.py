@@ -10,11 +10,11 @@ from typing import Any
 from kohort.records import Record as Fetched
 from kohort.retry.copies import Attempt, Copy
 from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, Opened
-from kohort.retry.effects import Effect, Execute, Insert, statements
 from kohort.retry.fenced import Loader, Report, SourceRange
 from kohort.retry.handling import Handlers, HandlerSpec
 from kohort.retry.ledger import Place
 from kohort.retry.policy import RetryPolicy, RetryTopics
+from kohort.retry.sql_statements import Effect, Execute, Insert, statements
 from kohort.retry.store import Applied, Store, Transaction
 from kohort.retry.stores import open_store
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kohort.retry.asking import TopicView
 from kohort.retry.ledger import FenceRow
+from kohort.retry.offset_queries import TopicView
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.spark.evolution import Stored, changes
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode, KafkaTimeoutError
-from kohort.retry.asking import Stamped, TopicView
+from kohort.retry.offset_queries import Stamped, TopicView
 from kohort.spark.offsets import Position, Range, TopicPartition
 from kohort.spark.options import parse_source
 from kohort.spark.planner import Planner

@@ -11,10 +11,10 @@ import pytest
 from kohort import Admin, Producer
 from kohort.records import Record as Fetched
 from kohort.retry.cluster_port import ClusterPort, WallClock
-from kohort.retry.effects import Execute, Insert, statements
 from kohort.retry.fenced import Loader, SourceRange
 from kohort.retry.handling import Handlers
 from kohort.retry.preparing import ensure_topics
+from kohort.retry.sql_statements import Execute, Insert, statements
 from kohort.spark import Permanent, Pipeline, Temporary, reconcile
 from kohort.spark.publisher import CopyPublisher
 from kohort.spark.worker import forget

@@ -88,10 +88,10 @@ from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
 from kohort.processing.workers.worker_pools import Pool, ProcessPool, ThreadPool
 from kohort.remote.topics import checked_prefix, own_topics
-from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.foreign_headers import makes_of
 from kohort.retry.handling import Decode, SetupStore, set_up
+from kohort.retry.offset_queries import TopicView
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, look_for_left
 from kohort.retry.registering import (

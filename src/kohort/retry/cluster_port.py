@@ -34,7 +34,7 @@ from kohort.errors import (
     NoOffsetForPartitionError,
 )
 from kohort.records import Record
-from kohort.retry.asking import Stamped, TopicPartition, TopicView
+from kohort.retry.offset_queries import Stamped, TopicPartition, TopicView
 from kohort.retry.reading import poll_past_damage
 from kohort.retry.topics import TopicSpec
 
@@ -67,7 +67,7 @@ class WallClock:
 
 
 class ClusterPort:
-    """What the gate (`kohort.retry.asking`) and Spark's planner ask of a cluster.
+    """What the gate (`kohort.retry.offset_queries`) and Spark's planner ask of a cluster.
 
     Args:
         config: the clients' configuration in Kafka's names. Nothing is connected before it is

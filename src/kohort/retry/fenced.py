@@ -43,10 +43,10 @@ from kohort.retry.copies import (
     read_attempt,
     waits_on,
 )
-from kohort.retry.effects import Effect, Statement, statements
 from kohort.retry.headers import HeaderFault, Origin
 from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place, Verdict
 from kohort.retry.policy import RetryTopics, Step
+from kohort.retry.sql_statements import Effect, Statement, statements
 from kohort.retry.store import Applied, ConstraintError, Store, Transaction
 from kohort.retry.unreadable import REASON as UNREADABLE_REASON
 from kohort.retry.unreadable import Unreadable

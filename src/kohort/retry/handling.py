@@ -28,8 +28,8 @@ from kohort.errors import KohortError, StorageError, UsageError
 from kohort.records import Record as Fetched
 from kohort.retry.classify import Classifier, Disposition, Failure, Permanent, describe, stated
 from kohort.retry.copies import Attempt
-from kohort.retry.effects import Effect, Execute, Insert, Params, Upsert, statements
 from kohort.retry.headers import Header, Origin
+from kohort.retry.sql_statements import Effect, Execute, Insert, Params, Upsert, statements
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
 
 Decoder = Callable[[bytes], Any]

@@ -25,7 +25,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from kohort.errors import ConfigError
-from kohort.retry.effects import Statement, in_lock_order, quote
+from kohort.retry.sql_statements import Statement, in_lock_order, quote
 from kohort.retry.store import ConflictError, ConstraintError, Store, StoreBusyError
 
 DEFAULTS: Final = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.retry.asking import TopicPartition, TopicView
+from kohort.retry.offset_queries import TopicPartition, TopicView
 from kohort.retry.policy import RetryTopics
 from kohort.retry.topics import (
     Existing,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kohort.errors import KohortError
-from kohort.retry.effects import Params, Statement
 from kohort.retry.ledger import Claim, LedgerRow, Place, Status
+from kohort.retry.sql_statements import Params, Statement
 
 T = TypeVar("T")
 NOWHERE: Final = -1

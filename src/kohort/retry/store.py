@@ -25,7 +25,6 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from kohort.errors import KohortError, StorageError
-from kohort.retry.effects import Params, Statement
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import (
     Claim,
@@ -38,6 +37,7 @@ from kohort.retry.ledger import (
     Status,
 )
 from kohort.retry.progress import PROGRESS_SCHEMA, Advance, LostRaceError, Progress
+from kohort.retry.sql_statements import Params, Statement
 
 T = TypeVar("T")
 MAX_IDS_PER_QUERY: Final = 500

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from kohort.client.common.types import TopicPartition
 from kohort.group.coordinator.state.classic_records import StoredGroup
-from kohort.simulator.caller import Application
+from kohort.simulator.application import Application
 from kohort.simulator.cluster import SimCluster
 from kohort.simulator.views import GroupLook, look_at
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
-from kohort.simulator.caller import Application, ApplicationHooks
+from kohort.simulator.application import Application, ApplicationHooks
 from kohort.simulator.cluster import SimCluster
 from kohort.simulator.event_log import Journal
 from kohort.simulator.logs import GroupLog

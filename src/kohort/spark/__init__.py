@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kohort.retry.classify import Fatal, Permanent, RetryAfter, Temporary
-    from kohort.retry.effects import Execute, Insert, Upsert
     from kohort.retry.handling import Batch, Lookup, Record
+    from kohort.retry.sql_statements import Execute, Insert, Upsert
     from kohort.spark.health import QueryHealth
     from kohort.spark.outputs import (
         BatchFunction,
@@ -93,7 +93,7 @@ __all__ = [
 
 _HOMES = {
     "kohort.retry.classify": ("Fatal", "Permanent", "RetryAfter", "Temporary"),
-    "kohort.retry.effects": ("Execute", "Insert", "Upsert"),
+    "kohort.retry.sql_statements": ("Execute", "Insert", "Upsert"),
     "kohort.retry.handling": ("Batch", "Lookup", "Record"),
     "kohort.spark.health": ("QueryHealth",),
     "kohort.spark.outputs.batches": (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kohort.retry.asking import TopicPartition, TopicView
 from kohort.retry.ledger import FenceRow
+from kohort.retry.offset_queries import TopicPartition, TopicView
 from kohort.retry.policy import RetryTopics
 
 

@@ -26,8 +26,8 @@ from typing import Final, Protocol
 
 from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
 from kohort.observe.spark_query import RUNS, QueryNote
-from kohort.retry.asking import OffsetPort, RecordPort, TopicView, ask, markers_alone
 from kohort.retry.due_schedule import DueSchedule
+from kohort.retry.offset_queries import OffsetPort, RecordPort, TopicView, ask, markers_alone
 from kohort.retry.policy import retry_topics_among
 from kohort.setting_keys import nearest
 from kohort.spark.admission import FIRST_RECORDS, Pace, aligned, limited, within_bytes

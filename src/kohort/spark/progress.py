@@ -17,12 +17,12 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, Protocol
 
 from kohort.config import format_duration
-from kohort.retry.asking import TopicView, markers_alone
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.dead_letters import FailedCopies
-from kohort.retry.effects import quote
 from kohort.retry.ledger import Counts
+from kohort.retry.offset_queries import TopicView, markers_alone
 from kohort.retry.policy import RetryTopics
+from kohort.retry.sql_statements import quote
 from kohort.retry.store import NEWEST, Store
 from kohort.spark.offsets import TopicPartition
 from kohort.spark.outputs.late import LATE_ROWS

@@ -4,7 +4,7 @@ Rules:
 - The group is either live (`--group`, read from the cluster, never touched) or made up
   (`--members`, `--topics`). `--without` and `--with` change it after today's assignment is known:
   that of the live group, or what the assignor gives the made-up one.
-- The plan itself is `kohort.observe.plan`'s, which the console shows, too.
+- The plan itself is `kohort.observe.assignment_preview`'s, which the console shows, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ import click
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings
 from kohort.cli.common.output import as_table, output_option, show
-from kohort.observe.plan import Planned, Scene, live_scene, moves, parse_members, planned
+from kohort.observe.assignment_preview import (
+    Planned,
+    Scene,
+    live_scene,
+    moves,
+    parse_members,
+    planned,
+)
 from kohort.sampling.topic_views import topic_views
 
 if TYPE_CHECKING:

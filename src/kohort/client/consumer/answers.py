@@ -13,8 +13,8 @@ from kohort.client.consumer.fetch_reader import FetchReader
 from kohort.client.consumer.group_session import GroupSession
 from kohort.client.consumer.plan.committed_offsets import Committed, CommittedQueries
 from kohort.client.consumer.plan.fetch_planner import FetchPlanner, FetchResult
+from kohort.client.consumer.plan.offset_fetcher import OffsetAnswer, OffsetFetcher
 from kohort.client.consumer.plan.offset_lookups import OffsetQueries, TimeAnswer
-from kohort.client.consumer.plan.offset_resolver import OffsetAnswer, OffsetResolver
 from kohort.client.consumer.plan.positions import Phase, Positions
 from kohort.client.consumer.setup import log_reset
 from kohort.client.consumer.topic_watch import TopicWatch
@@ -28,7 +28,7 @@ class AnswerOwner(Protocol):
     notify: Callable[[], None]
     positions: Positions
     planner: FetchPlanner
-    resolver: OffsetResolver
+    offset_fetcher: OffsetFetcher
     reader: FetchReader
     queries: OffsetQueries
     committed: CommittedQueries
@@ -77,7 +77,7 @@ class AnswerHandlers:
         """Of a question where to read."""
         owner = self._owner
         with owner.lock:
-            settled = owner.resolver.answered(token, answer, self._loop.now_ms())
+            settled = owner.offset_fetcher.answered(token, answer, self._loop.now_ms())
             for position in owner.positions:
                 if position.phase is Phase.FETCHING:
                     owner.reader.queue(position)

@@ -7,8 +7,8 @@
     Exchange         requests on their way
 
 Rules:
-- `lock` protects positions, planner, resolver, commit queue and queries. It is held for moments and
-  never while something is sent, decoded or called back.
+- `lock` protects positions, planner, offset fetcher, commit queue and queries. It is held for
+  moments and never while something is sent, decoded or called back.
 - Methods under "on the network thread" run there only; the caller's thread uses `post`.
 - After every event the core plans again (`pump`): lookups, fetches, commits, queries; it sends
   everything that may go out now. One timer wakes it for the nearest deadline.
@@ -41,13 +41,13 @@ from kohort.client.consumer.plan.committed_offsets import (
     CommittedSend,
 )
 from kohort.client.consumer.plan.fetch_planner import FetchPlanner
+from kohort.client.consumer.plan.offset_fetcher import OffsetFetcher, Question
 from kohort.client.consumer.plan.offset_lookups import (
     OffsetQueries,
     OffsetQuery,
     QueryDone,
     QuerySend,
 )
-from kohort.client.consumer.plan.offset_resolver import OffsetResolver, Question
 from kohort.client.consumer.plan.positions import Phase, Positions
 from kohort.client.consumer.plan.subscription import Subscription
 from kohort.client.consumer.rebalance_steps import RevokeStep, Step
@@ -81,7 +81,7 @@ class ConsumerCore:
         self._beats_seen: int = 0
         self.positions = Positions(ResetPolicy.parse(config.auto_offset_reset))
         self.planner = FetchPlanner(self.positions, fetch_limits(config))
-        self.resolver = OffsetResolver(
+        self.offset_fetcher = OffsetFetcher(
             self.positions, config.retry_backoff_ms, has_group=config.group_id is not None
         )
         self.reader = FetchReader(
@@ -224,7 +224,9 @@ class ConsumerCore:
         with self.lock:
             commits = self.commits.plan(identity, now_ms, known)
             wall_ms = self.loop.wall_ms()
-            questions = self.resolver.plan(leader_of, now_ms, wall_ms, coordinator_known=known)
+            questions = self.offset_fetcher.plan(
+                leader_of, now_ms, wall_ms, coordinator_known=known
+            )
             orders = self.planner.plan(leader_of, now_ms)
             queries = self.queries.next(leader_of, now_ms)
             committed = self.committed.next(now_ms, coordinator_known=known)
@@ -278,9 +280,9 @@ class ConsumerCore:
         return self.positions.counts[Phase.AWAITING_OFFSET] > 0
 
     def _wants_metadata(self) -> bool:
-        planner, resolver, queries = self.planner, self.resolver, self.queries
-        needed = planner.needs_metadata or resolver.needs_metadata or queries.needs_metadata
-        planner.needs_metadata = resolver.needs_metadata = queries.needs_metadata = False
+        planner, fetcher, queries = self.planner, self.offset_fetcher, self.queries
+        needed = planner.needs_metadata or fetcher.needs_metadata or queries.needs_metadata
+        planner.needs_metadata = fetcher.needs_metadata = queries.needs_metadata = False
         return needed
 
     def _arm(self, now_ms: int) -> None:
@@ -288,7 +290,7 @@ class ConsumerCore:
         with self.lock:
             due = [
                 self.planner.next_deadline(),
-                self.resolver.next_deadline(),
+                self.offset_fetcher.next_deadline(),
                 self.queries.next_deadline(),
                 self.committed.next_deadline(),
             ]

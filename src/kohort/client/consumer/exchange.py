@@ -22,8 +22,8 @@ from kohort.client.consumer.plan.commit_queue import CommitSend, Identity
 from kohort.client.consumer.plan.committed_offsets import Committed, CommittedSend
 from kohort.client.consumer.plan.fetch_planner import FetchOrder, FetchResult
 from kohort.client.consumer.plan.fetch_session import FetchSession
+from kohort.client.consumer.plan.offset_fetcher import FindStart, LookUp, OffsetAnswer, Question
 from kohort.client.consumer.plan.offset_lookups import QuerySend, TimeAnswer
-from kohort.client.consumer.plan.offset_resolver import FindStart, LookUp, OffsetAnswer, Question
 from kohort.errors import BrokerError, DecodeError, ErrorCode, GroupError, KohortError
 from kohort.metrics.events import FetchDone
 from kohort.wire import ZERO_UUID, Message, local_files
@@ -216,7 +216,7 @@ class Exchange:
                 coordinator,
                 tuple(question.parts),
                 asker,
-                lambda answer: self.answers.resolved(token, _for_resolver(question, answer)),
+                lambda answer: self.answers.resolved(token, _for_offset_fetcher(question, answer)),
             )
             return
         if isinstance(question, FindStart):
@@ -337,7 +337,7 @@ class _TopicIds:
         return self._names.get(bytes(topic_id))
 
 
-def _for_resolver(
+def _for_offset_fetcher(
     question: LookUp, answer: LookedUpAnswer
 ) -> Mapping[TopicPartition, OffsetAnswer] | KohortError:
     """A group's error becomes every partition's, unless it is for the caller to mend."""

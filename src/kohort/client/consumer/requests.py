@@ -17,8 +17,8 @@ from kohort.client.consumer.plan.commit_queue import CommitSend, Identity
 from kohort.client.consumer.plan.committed_offsets import Committed
 from kohort.client.consumer.plan.fetch_planner import FetchOrder, FetchResult, Records, RecordSet
 from kohort.client.consumer.plan.fetch_session import FINAL_EPOCH, Ask
+from kohort.client.consumer.plan.offset_fetcher import FindStart, OffsetAnswer, Validate
 from kohort.client.consumer.plan.offset_lookups import QuerySend, TimeAnswer
-from kohort.client.consumer.plan.offset_resolver import FindStart, OffsetAnswer, Validate
 from kohort.wire import local_files
 from kohort.wire.local_files import Place
 from kohort.wire.messages import fetch_request, fetch_response
@@ -199,7 +199,7 @@ def listed(response: ListOffsetsResponse) -> dict[TopicPartition, TimeAnswer]:
 
 
 def starts(response: ListOffsetsResponse) -> dict[TopicPartition, OffsetAnswer]:
-    """The same answer, as the resolver wants it."""
+    """The same answer, as the offset fetcher wants it."""
     return {
         tp: OffsetAnswer(answer.error, answer.offset, answer.leader_epoch)
         for tp, answer in listed(response).items()

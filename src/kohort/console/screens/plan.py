@@ -8,7 +8,7 @@ from kohort.console.screens.desk import Asked, Desk, Screen
 from kohort.console.views.plan import plan_view
 from kohort.errors import ConfigError
 from kohort.group.assignors import BUILT_IN, SERVER_SIDE, AssignorError
-from kohort.observe.plan import live_scene, moves, planned
+from kohort.observe.assignment_preview import live_scene, moves, planned
 from kohort.sampling.topic_views import topic_views
 
 

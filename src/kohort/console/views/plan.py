@@ -10,7 +10,7 @@ from kohort.console.views.figures import count
 
 if TYPE_CHECKING:
     from kohort.group.assignors.measure import Move
-    from kohort.observe.plan import Planned
+    from kohort.observe.assignment_preview import Planned
 
 MOVES_SHOWN: Final = 200
 

@@ -41,8 +41,8 @@ from kohort.retry.copies import (
     read_attempt,
     waits_on,
 )
-from kohort.retry.effects import Effect
 from kohort.retry.headers import HeaderFault
+from kohort.retry.sql_statements import Effect
 
 CRASHES_BEFORE_CARE: Final = 2
 CAREFUL_RECORDS: Final = 100

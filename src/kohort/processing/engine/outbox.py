@@ -15,9 +15,9 @@ from kohort.processing.engine.output import Output
 from kohort.processing.engine.partition_state import Item
 from kohort.retry.classify import Failure
 from kohort.retry.copies import Copy, ladder
-from kohort.retry.effects import Effect
 from kohort.retry.ledger import Place
 from kohort.retry.policy import Step
+from kohort.retry.sql_statements import Effect
 
 FIRST_PAUSE_MS: Final = 500
 LONGEST_PAUSE_MS: Final = 30_000

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from kohort.errors import KohortError
-from kohort.retry.asking import OffsetPort, TopicPartition
+from kohort.retry.offset_queries import OffsetPort, TopicPartition
 
 log = logging.getLogger("kohort.processing")
 

@@ -23,8 +23,8 @@ from kohort.errors import KohortError
 from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
 from kohort.processing.runtime.oldest_failures import OldestFailures
 from kohort.records import Record
-from kohort.retry.asking import OffsetPort, TopicPartition, ask
 from kohort.retry.due_schedule import DueSchedule
+from kohort.retry.offset_queries import OffsetPort, TopicPartition, ask
 
 log = logging.getLogger("kohort.processing")
 

@@ -31,11 +31,11 @@ from kohort.processing.runtime.repeated_warning import Complaint
 from kohort.processing.runtime.transactor import Judged, Start, Transactor
 from kohort.retry import ledger as books
 from kohort.retry.classify import Disposition, Failure, describe
-from kohort.retry.effects import statements
 from kohort.retry.fenced import CONSTRAINT_REASON
 from kohort.retry.ledger import Entries, LedgerRow, Place
 from kohort.retry.ledger import Verdict as Word
 from kohort.retry.progress import NOWHERE, Advance, Advanced, ProgressMove, ProgressRow
+from kohort.retry.sql_statements import statements
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
 from kohort.retry.unreadable import REASON as UNREADABLE_REASON
 

@@ -21,7 +21,7 @@ from kohort.processing.engine.app_routes import AppRoutes
 from kohort.processing.engine.partition_state import Route
 from kohort.processing.runtime.holding_checks import check_holding
 from kohort.processing.runtime.runner import Joined
-from kohort.retry.asking import TopicView
+from kohort.retry.offset_queries import TopicView
 from kohort.retry.preparing import TopicPort, ensure_topics, plan_all
 
 log = logging.getLogger("kohort.processing")

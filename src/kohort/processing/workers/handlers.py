@@ -25,11 +25,11 @@ from kohort.processing.engine.items_choice import Shown, run_plain
 from kohort.processing.engine.output import Output
 from kohort.processing.engine.partition_state import Item
 from kohort.retry.classify import Classifier, Failure, stated
-from kohort.retry.effects import Effect
 from kohort.retry.handling import Decode, Lookup, RecordView, decoder_of, not_decoded
 from kohort.retry.handling import HandlerSpec as RowSpec
 from kohort.retry.headers import Header
 from kohort.retry.registering import refuse_returned
+from kohort.retry.sql_statements import Effect
 
 if TYPE_CHECKING:
     from kohort.serdes.basic import Serde

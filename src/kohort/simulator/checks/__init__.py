@@ -29,7 +29,7 @@ from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.caller import Application
+    from kohort.simulator.application import Application
     from kohort.simulator.hosting import ShardHost
     from kohort.simulator.logs import GroupLog
     from kohort.simulator.network import Asked

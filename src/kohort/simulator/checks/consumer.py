@@ -20,7 +20,7 @@ from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from kohort.client.consumer.plan.positions import OffsetReset
-    from kohort.simulator.caller import Application
+    from kohort.simulator.application import Application
     from kohort.simulator.checks.offsets import OffsetChecks
     from kohort.simulator.logs import TopicLog
     from kohort.simulator.world import World

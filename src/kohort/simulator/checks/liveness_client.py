@@ -23,7 +23,7 @@ from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 
 if TYPE_CHECKING:
-    from kohort.simulator.caller import Application
+    from kohort.simulator.application import Application
     from kohort.simulator.checks.consumer import ConsumerChecks
     from kohort.simulator.checks.offsets import OffsetChecks
     from kohort.simulator.world import World

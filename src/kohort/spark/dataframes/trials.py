@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kohort.retry.effects import Effect, Insert, Statement, Upsert, statements
 from kohort.retry.fenced import CONSTRAINT_REASON
+from kohort.retry.sql_statements import Effect, Insert, Statement, Upsert, statements
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import ORIGIN, visible
 from kohort.spark.dataframes.graph import TableTarget

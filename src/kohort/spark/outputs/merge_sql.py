@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import ConfigError
-from kohort.retry.effects import quote
+from kohort.retry.sql_statements import quote
 
 if TYPE_CHECKING:
     from kohort.spark.outputs.topics import OutputRecord

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from kohort.errors import KohortError
-from kohort.retry.effects import quote
+from kohort.retry.sql_statements import quote
 from kohort.retry.sqlite import BUSY_TIMEOUT_S
 from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.retry.stores import open_store

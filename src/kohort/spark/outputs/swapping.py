@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kohort.errors import ConfigError, StorageError
-from kohort.retry.effects import quote
+from kohort.retry.sql_statements import quote
 from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import Cursor, Store, StoreBusyError
 

@@ -32,8 +32,8 @@ from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.errors import ConfigError, KohortError, UsageError
-from kohort.retry.effects import quote
 from kohort.retry.postgres import PostgresStore
+from kohort.retry.sql_statements import quote
 from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError
 from kohort.retry.stores import open_store

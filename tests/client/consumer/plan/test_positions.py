@@ -7,7 +7,7 @@ import pytest
 from kohort.client.common.offset_reset import BY_DURATION, EARLIEST, LATEST, ResetPolicy
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.plan.fetch_planner import Fetched
-from kohort.client.consumer.plan.offset_resolver import OffsetAnswer, OffsetResolver
+from kohort.client.consumer.plan.offset_fetcher import OffsetAnswer, OffsetFetcher
 from kohort.client.consumer.plan.positions import (
     TRANSITIONS,
     Event,
@@ -313,11 +313,11 @@ def test_a_validation_without_an_answer_resets_nothing(answer: str) -> None:
     """B53, C8: an undefined end, or a leader that cannot be reached, is no loss of data."""
     positions, position = fetching(10, epoch=1)
     positions.leader_moved(P0, 2, can_validate=True, now_ms=2)
-    resolver = OffsetResolver(positions, 100, has_group=True)
-    (question,) = resolver.plan(lambda tp: 1, 3, 3, coordinator_known=True)
+    fetcher = OffsetFetcher(positions, 100, has_group=True)
+    (question,) = fetcher.plan(lambda tp: 1, 3, 3, coordinator_known=True)
     said = {P0: OffsetAnswer(0, -1)}
     lost = ConnectionFailedError("its name is not known")
-    settled = resolver.answered(question.token, said if answer == "no such epoch" else lost, 4)
+    settled = fetcher.answered(question.token, said if answer == "no such epoch" else lost, 4)
     assert (settled.resets, position.offset) == ([], 10)
     still = Phase.FETCHING if answer == "no such epoch" else Phase.AWAITING_VALIDATION
     assert position.phase is still
@@ -339,15 +339,15 @@ def test_a_validation_without_an_answer_resets_nothing(answer: str) -> None:
 def test_what_is_no_answer_places_no_partition(answer, known: bool) -> None:
     """Spec 4.7, C8: only a broker's own word that there is no offset lets the policy decide."""
     positions, position = made("earliest")
-    resolver = OffsetResolver(positions, 100, has_group=True)
+    fetcher = OffsetFetcher(positions, 100, has_group=True)
     if known:
         positions.nothing_committed(P0, position.stamp, 1)
     before = position.phase
-    (question,) = resolver.plan(lambda tp: 1, 3, 3, coordinator_known=True)
-    settled = resolver.answered(question.token, answer, 4)
+    (question,) = fetcher.plan(lambda tp: 1, 3, 3, coordinator_known=True)
+    settled = fetcher.answered(question.token, answer, 4)
     assert settled.resets == []
     assert (position.phase, position.offset) == (before, -1)
-    assert resolver.plan(lambda tp: 1, 5, 5, coordinator_known=True) == []
-    (again,) = resolver.plan(lambda tp: 1, 104, 104, coordinator_known=True)
-    resolver.answered(again.token, {P0: OffsetAnswer(0, 7, 0)}, 105)
+    assert fetcher.plan(lambda tp: 1, 5, 5, coordinator_known=True) == []
+    (again,) = fetcher.plan(lambda tp: 1, 104, 104, coordinator_known=True)
+    fetcher.answered(again.token, {P0: OffsetAnswer(0, 7, 0)}, 105)
     assert (position.phase, position.offset) == (Phase.FETCHING, 7)

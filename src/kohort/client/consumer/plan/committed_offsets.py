@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
-from kohort.client.consumer.plan.offset_resolver import COORDINATOR_CODES, FATAL_CODES
+from kohort.client.consumer.plan.offset_fetcher import COORDINATOR_CODES, FATAL_CODES
 from kohort.errors import BrokerError, ErrorCode, GroupError, KafkaTimeoutError, KohortError
 from kohort.lean import dataclass, field
 

@@ -1,5 +1,7 @@
 """Finding where to read: the committed offset, the reset policy's offset, a new leader's verdict.
 
+Java's class of this name does the last two.
+
 Rules:
 - Every partition that is not fetching has exactly one question open, or waits for its back-off.
   Questions are grouped: one OffsetFetch to the coordinator, one ListOffsets and one
@@ -96,7 +98,7 @@ class Settled(NamedTuple):
 
 
 @dataclass
-class OffsetResolver:
+class OffsetFetcher:
     """Asks for all partitions that have no position to fetch from."""
 
     positions: Positions
