@@ -91,6 +91,8 @@ def paste(home: Path) -> None:
 
 def main() -> None:
     """Paste, and say how long it took."""
+    # as in a terminal: what a script starts in its background ignores Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     since = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         paste(Path(home))
