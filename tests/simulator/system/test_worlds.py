@@ -15,10 +15,10 @@ from kohort.client.common.types import TopicPartition
 from kohort.errors import KohortError
 from kohort.simulator.checks.violation import Violation
 from kohort.simulator.machine import WALL_MS, Clock, Machine
-from kohort.simulator.schedule import Schedule
+from kohort.simulator.schedule import Random, Schedule
 from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
 from kohort.simulator.system.checks import Final, Handled, Stored, check
-from kohort.simulator.system.files import SimFile
+from kohort.simulator.system.files import SimFile, SimFiles
 from kohort.simulator.system.history import Attempt, Fate, History, Seen, Sent, Transaction
 from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
@@ -321,3 +321,49 @@ def test_a_commit_that_was_given_up_is_lost_on_the_way() -> None:
             end.close()
         schedule.run_until(schedule.now_ms + 100)
     assert arrived == [fetch, commit, fetch]
+
+
+def test_a_write_that_fails_leaves_a_half() -> None:
+    """Of one buffer, too: what is left of a batch is what a log has to cut off."""
+    files = SimFiles()
+    file = files.open("f", create=True)
+    file.append([b"whole"])
+    files.failing_appends = 1
+    with pytest.raises(OSError, match="no space"):
+        file.append([b"0123456789"])
+    assert bytes(file.read(0, 100)) == b"whole01234"
+    assert file.size == 10
+
+
+def test_zombies_are_fenced() -> None:
+    """Two processes of one transactional id: what the older one still does is seen by nobody."""
+    plan = SystemPlan(2, (("transact", 2),), ("client_twin",), 4, 3_000, 1, 1, "classic", "fsync")
+    outcome = run(plan)
+    assert not outcome.failed, outcome.what
+    assert outcome.reached["fault client_twin"] == 4
+    assert any("ends with FencedError" in line for line in outcome.story), outcome.story
+
+
+def test_a_row_of_an_aborted_transaction_is_noticed() -> None:
+    """SY4, SY9: a value of the compacted topic counts with its transaction alone."""
+    sent = Sent("a/1", 0, T0, b"0001", b"k", 0, Fate.DONE, 0)
+    shown = _final(Stored(0, b"k", b"0001"), partition=T0)
+    with pytest.raises(Violation, match="was aborted and is visible") as broken:
+        check(History([sent], [Transaction("a/1", Fate.REFUSED)]), shown)
+    assert broken.value.code == "SY4"
+    check(History([sent], [Transaction("a/1", Fate.REFUSED)]), _final())
+    check(History([sent], [Transaction("a/1", Fate.DONE)]), shown)
+    with pytest.raises(Violation, match="was acknowledged; the latest value is None") as broken:
+        check(History([sent], [Transaction("a/1", Fate.DONE)]), _final())
+    assert broken.value.code == "SY9"
+
+
+def test_names_cannot_be_synced_either_when_a_disk_fails() -> None:
+    files = SimFiles()
+    files.make_dir("d")
+    files.failing_syncs = 1
+    with pytest.raises(OSError, match="disk failed"):
+        files.sync_dir("")
+    files.sync_dir("")
+    files.power_cut(Random("any"))
+    assert files.list("") == ["d"], "the next one succeeds"

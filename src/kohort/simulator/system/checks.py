@@ -130,8 +130,12 @@ def _transactions(history: History, final: Final) -> None:
     visible = set(_places(final.committed))
     members: dict[int, list[Sent]] = defaultdict(list)
     for sent in history.sent:
-        if sent.transaction is not None:
+        if sent.transaction is None:
+            continue
+        if sent.partition.topic != TABLE:  # of which later values may have been enough
             members[sent.transaction].append(sent)
+        elif sent.value in visible and history.transactions[sent.transaction].fate is Fate.REFUSED:
+            raise Violation("SY4", f"{sent.value!r} was aborted and is visible to read_committed")
     for index, records in members.items():
         transaction = history.transactions[index]
         shown = sum(sent.value in visible for sent in records)
@@ -234,13 +238,14 @@ def _commits(history: History, final: Final) -> None:
 
 def _compacted(history: History, final: Final) -> None:
     latest: dict[bytes, bytes] = {}
-    for partition, records in final.everything.items():
+    for partition, records in final.committed.items():
         if partition.topic == TABLE:
             for record in records:
                 latest[record.key or b""] = record.value or b""
     known: dict[bytes, bytes] = {}
     for sent in history.sent:
-        if sent.partition.topic == TABLE and sent.fate is Fate.DONE:
+        decided = sent if sent.transaction is None else history.transactions[sent.transaction]
+        if sent.partition.topic == TABLE and decided.fate is Fate.DONE:
             key = sent.key or b""
             known[key] = max(known.get(key, b""), sent.value)
     for key, value in known.items():

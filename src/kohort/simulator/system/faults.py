@@ -26,6 +26,14 @@ class Victim(Protocol):
 
     def kill(self) -> None: ...
 
+    def replace(self) -> bool:
+        """Begin the next life beside this one; False: none runs."""
+        ...
+
+    def end_zombies(self) -> None:
+        """End the former lives that still run."""
+        ...
+
 
 class FaultyWorld(Protocol):
     """What faults need of a world."""
@@ -90,6 +98,7 @@ class Faults:
             if broker.nodes.get(node_id) is None:
                 broker.nodes.restart(node_id)
         for program in world.programs:
+            program.end_zombies()
             if program.process is not None:
                 program.process.machine.stalled_until_ms = 0
 
@@ -266,6 +275,13 @@ class Faults:
         program = self._chance.choice(self._world.programs)
         program.kill()
         return program.name
+
+    def _client_twin(self) -> str:
+        """As after a failover that took a slow process for dead: for a while there are two."""
+        program = self._chance.choice(self._world.programs)
+        if not program.replace():
+            return f"{program.name} does not run"
+        return f"another {program.name} begins beside the one that runs"
 
     def _client_stall(self) -> str:
         program = self._chance.choice(self._world.programs)

@@ -107,8 +107,11 @@ class SimFile:
         """Write at the end. Raises OSError, as the plan says."""
         self.unsynced = True
         fails = self._files.failing_appends > 0
-        for buffer in buffers[: len(buffers) // 2] if fails else buffers:
+        before = len(self.node.data)
+        for buffer in buffers:
             self.node.data += buffer
+        if fails:
+            del self.node.data[(before + len(self.node.data)) // 2 :]
         self.size = len(self.node.data)
         if fails:
             self._files.failing_appends -= 1
@@ -129,9 +132,7 @@ class SimFile:
 
     def sync_to(self, size: int) -> None:
         """Make the first `size` bytes durable: what was there when a flush began."""
-        if self._files.failing_syncs:
-            self._files.failing_syncs -= 1
-            raise OSError(errno.EIO, "the simulated disk failed")
+        self._files.may_fail()
         if not self._files.lies:
             self.node.sync(size)
         self.unsynced = self.size > size
@@ -227,9 +228,16 @@ class SimFiles:
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable. Raises OSError, as the plan says."""
+        self.may_fail()
         directory = self._directory(path)
         if directory is not None and not self.lies:
             directory.sync()
+
+    def may_fail(self) -> None:
+        """Raise OSError where the plan has a sync fail."""
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            raise OSError(errno.EIO, "the simulated disk failed")
 
     def close(self) -> None:
         """Nothing is made durable by this."""

@@ -22,6 +22,7 @@ FAULTS: Final = (
     "disk_error",
     "client_kill",
     "client_stall",
+    "client_twin",
     "wall_jump",
     "slow_network",
 )

@@ -157,6 +157,8 @@ async def _one_transaction(life: Life, producer: AsyncProducer, number: int) -> 
             number += 1  # also where the send raises: each value is unique
             await _send(life, producer, sent)
             if life.chance.random() < 0.2:
+                await _send(life, producer, _row(life, number, index))
+            if life.chance.random() < 0.2:
                 await life.pause(500)
         if life.chance.random() < 0.2:
             await producer.abort_transaction()
@@ -168,6 +170,14 @@ async def _one_transaction(life: Life, producer: AsyncProducer, number: int) -> 
         await producer.abort_transaction()
         transaction.fate = Fate.REFUSED
     return number
+
+
+def _row(life: Life, number: int, transaction: int) -> Sent:
+    """A value of the compacted topic that counts only with its transaction."""
+    key = life.name.encode()
+    place = TopicPartition(TABLE, sum(key) % life.partitions[TABLE])
+    value = f"{life.number:04d}.{number:06d} {life.name}".encode()
+    return Sent(life.label, number, place, value, key, transaction)
 
 
 async def move(life: Life) -> None:

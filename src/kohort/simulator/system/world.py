@@ -100,6 +100,7 @@ class _Program:
         self.ended = False
         """Whether it ended after it was asked to finish."""
         self.process: ClientProcess | SyncProcess | None = None
+        self._zombies: list[ClientProcess | SyncProcess] = []
         self._world = world
         self._options = options
 
@@ -136,18 +137,36 @@ class _Program:
             process.run(partial(PROGRAMS[self.kind], life))
 
     def _life_ended(self, life: int, error: BaseException | None) -> None:
-        if life != self.lives or self.process is None or self.process.machine.dead:
+        world, process = self._world, self.process
+        is_zombie = life != self.lives
+        if not is_zombie and (process is None or process.machine.dead):
             return
-        world = self._world
         if error is not None and not isinstance(error, KohortError):
             world.crash(f"{self.name}/{life}", error)
         what = "ends" if error is None else f"ends with {type(error).__name__}: {error}"
         world.tell(f"{self.name}/{life} {what}")
-        self.process.kill()
+        if is_zombie or process is None:
+            return
+        process.kill()
         if error is None and world.finishing:
             self.ended = True
         else:
             world.schedule.after(world.chance.randint(50, 1_000), self.begin)
+
+    def replace(self) -> bool:
+        """Begin the next life although this one runs, which does not know; False: none runs."""
+        if self.ended or self.process is None or self.process.machine.dead:
+            return False
+        self._zombies.append(self.process)
+        self.process = None
+        self.begin()
+        return True
+
+    def end_zombies(self) -> None:
+        """Of former lives nothing is left."""
+        for process in self._zombies:
+            process.kill()
+        self._zombies.clear()
 
     def kill(self) -> None:
         """`kill -9`; another life begins a little later."""
@@ -176,7 +195,7 @@ class SystemWorld:
         self.broker = BrokerProcess(
             self.schedule, self.network, _config(plan), lambda: flushes.randint(*self.flush_ms)
         )
-        self._directory = TemporaryDirectory(prefix="kohort-simulator-")
+        self._directory = TemporaryDirectory(prefix="kohort-simulator-", dir=_quick_directory())
         topics = (INPUT, OUTPUT, LEDGER, TABLE)
         self.partitions: dict[str, int] = dict.fromkeys(topics, plan.partitions)
         self.programs = [
@@ -455,6 +474,11 @@ class SystemWorld:
         node = next(iter(self.broker.nodes))
         node.handle(request, call)
         self._run_until(self.schedule.now_ms + 100)
+
+
+def _quick_directory() -> str | None:
+    """In memory where there is such a place: a store would wait for the real disk."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def _configs(**values: str) -> list[CreatableTopicConfig]:
