@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from tests.syntax import statements
+
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 GENERATED = SRC / "kohort" / "wire" / "messages"
@@ -31,6 +33,7 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def folder_of(module: str) -> str:
     """The folder that a module is in; `kohort.*` for the modules beside the packages."""
     path = modules()[module]
@@ -50,7 +53,7 @@ def module_graph() -> Graph:
 
 
 def _targets(tree: ast.Module) -> Iterable[str]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.split(".")[0] == "kohort")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kohort":

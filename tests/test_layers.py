@@ -15,6 +15,7 @@ from tests.import_graph import (
     module_graph,
     modules,
 )
+from tests.syntax import statements
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.*",),
@@ -159,7 +160,7 @@ def test_pure_folders_import_no_shell(module: str) -> None:
     assert "\nShell:" not in (ast.get_docstring(tree) or ""), "a shell does not belong here"
     imported = {
         name.split(".")[0]
-        for node in ast.walk(tree)
+        for node in statements(tree)
         for name in (
             [a.name for a in node.names]
             if isinstance(node, ast.Import)
