@@ -367,3 +367,12 @@ def test_names_cannot_be_synced_either_when_a_disk_fails() -> None:
     files.sync_dir("")
     files.power_cut(Random("any"))
     assert files.list("") == ["d"], "the next one succeeds"
+
+
+def test_a_program_that_nothing_fences_gets_no_twin() -> None:
+    """The values of `update` rise only while one process at a time writes them."""
+    plan = SystemPlan(2, (("update", 1),), ("client_twin",), 3, 2_000, 1, 1, "classic", "fsync")
+    outcome = run(plan)
+    assert not outcome.failed, outcome.what
+    assert sum("update-1 can have no twin now" in line for line in outcome.story) == 3
+    assert not any("begins beside" in line for line in outcome.story)

@@ -280,7 +280,7 @@ class Faults:
         """As after a failover that took a slow process for dead: for a while there are two."""
         program = self._chance.choice(self._world.programs)
         if not program.replace():
-            return f"{program.name} does not run"
+            return f"{program.name} can have no twin now"
         return f"another {program.name} begins beside the one that runs"
 
     def _client_stall(self) -> str:

@@ -260,3 +260,5 @@ PROGRAMS = {"load": load, "update": update, "transact": transact, "move": move, 
 """By the word that a plan uses."""
 ENDLESS = {"move", "read", "handle", "book"}
 """They run until the world has seen enough; the others end when they are asked to finish."""
+ONE_AT_A_TIME = {"update"}
+"""Nothing fences their lives, whose values would not rise any more."""

@@ -48,6 +48,7 @@ from kohort.simulator.system.programs import (
     INPUT,
     LEDGER,
     MOVERS,
+    ONE_AT_A_TIME,
     OUTPUT,
     PROGRAMS,
     READERS,
@@ -155,8 +156,10 @@ class _Program:
 
     def replace(self) -> bool:
         """Begin the next life although this one runs, which does not know; False: none runs."""
-        if self.ended or self.process is None or self.process.machine.dead:
+        runs = self.process is not None and not self.process.machine.dead
+        if self.ended or not runs or self.kind in ONE_AT_A_TIME:
             return False
+        assert self.process is not None
         self._zombies.append(self.process)
         self.process = None
         self.begin()
