@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TIMEOUT_S = 60
-DEMO_TIMEOUT_S = 300
+DEMO_TIMEOUT_S = 900
 KOHORT = str(Path(sysconfig.get_path("scripts")) / "kohort")
 
 
