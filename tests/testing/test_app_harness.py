@@ -8,6 +8,7 @@ import sqlite3
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,7 @@ def test_a_crash_at_every_step_with_a_store(tmp_path: Path) -> None:
         return AppHarness(loading(f"sqlite:///{paths[-1]}"))
 
     for harness in crash_everywhere(make, scenario):
-        with sqlite3.connect(paths[-1]) as database:
+        with closing(sqlite3.connect(paths[-1])) as database:
             rows = database.execute("SELECT value, o FROM bills ORDER BY o").fetchall()
             failed = database.execute(
                 "SELECT retry_id FROM kohort_ledger WHERE status = 'failed'"

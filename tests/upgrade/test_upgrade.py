@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -163,4 +164,5 @@ def test_another_format_is_refused(home: Path) -> None:
     with pytest.raises(StorageError, match="use the version of Kohort"), release.broker(home):
         pass
     assert path.read_text() == newer
-    assert sqlite3.connect(home / "bills.db").execute("SELECT count(*) FROM bills").fetchall()
+    with closing(sqlite3.connect(home / "bills.db")) as books:
+        assert books.execute("SELECT count(*) FROM bills").fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_an_app_gets_past_damaged_batches(
     assert {(x.reason, x.disposition) for x in headers} == {("unreadable_batch", "unreadable")}
     assert program.counts()["unreadable"] == 3
     if promise == "sqlite":
-        with sqlite3.connect(tmp_path / "app.db") as books:
+        with closing(sqlite3.connect(tmp_path / "app.db")) as books:
             found = books.execute("SELECT retry_id, status FROM kohort_ledger").fetchall()
         assert sorted(found) == sorted((f"{topic}/0/{at}", "failed") for at in (5, 10, 25))
 
@@ -126,7 +127,7 @@ def test_a_damaged_batch_of_a_retry_topic_is_passed_too(
     assert letter.value == batch
     assert h.parse(letter.headers).origin.topic == retry_topic
     if stored:
-        with sqlite3.connect(books) as database:
+        with closing(sqlite3.connect(books)) as database:
             found = dict(database.execute("SELECT retry_id, status FROM kohort_ledger").fetchall())
         assert found == {f"{topic}/0/0": "failed", f"{retry_topic}/0/0": "failed"}
     report = Redrive("r", topics, {"bootstrap_servers": cluster.bootstrap}).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def test_a_lost_checkpoint_is_refused(stream: Stream, tmp_path: Path) -> None:
 def test_behind_a_table(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is committed first; files that fail follow when the batch runs again."""
     path, database = tmp_path / "files", tmp_path / "t.db"
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE t (n INTEGER)")
 
     def both() -> Any:
@@ -98,7 +99,7 @@ def test_behind_a_table(stream: Stream, tmp_path: Path, monkeypatch: pytest.Monk
     stream.run(stream.rows(), both())
     stream.send(3)
     stream.run(stream.rows(), both())
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         assert sorted(connection.execute("SELECT n FROM t")) == [(1,), (2,), (3,)]
     assert numbers_in(stream.spark, path) == [1, 2, 3]
 
