@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kohort.broker.base.config import BrokerConfig
 from kohort.client.common.completion import pause
 from kohort.client.common.types import TopicPartition
 from kohort.errors import KohortError
@@ -22,6 +23,7 @@ from kohort.simulator.system.files import SimFile, SimFiles
 from kohort.simulator.system.history import Attempt, Fate, History, Seen, Sent, Transaction
 from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
+from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
 from kohort.simulator.system.running import Coverage, Overrides, run_seed, smallest
 from kohort.simulator.system.sync_process import SyncProcess
@@ -376,3 +378,26 @@ def test_a_program_that_nothing_fences_gets_no_twin() -> None:
     assert not outcome.failed, outcome.what
     assert sum("update-1 can have no twin now" in line for line in outcome.story) == 3
     assert not any("begins beside" in line for line in outcome.story)
+
+
+def test_an_orderly_stop_is_believed_once() -> None:
+    """After `broker_stop` nothing is scanned; after a kill, which leaves no mark, everything is."""
+    schedule = Schedule(1)
+    config = BrokerConfig(data_dir="simulated", durability="fsync")
+    broker = BrokerProcess(schedule, Network(schedule), config, lambda: 1)
+    broker.stop()
+    assert not broker.alive
+    broker.start()
+    assert broker.state.directory.clean
+    broker.kill()
+    broker.start()
+    assert not broker.state.directory.clean
+
+
+def test_a_leader_epoch_outlives_an_orderly_stop() -> None:
+    """A crash begins an epoch; without an append in it an orderly stop forgot it. The coordinator's
+    markers were of an older epoch then, refused, and each transaction stayed open."""
+    programs = (("load", 2), ("transact", 1))
+    faults = ("broker_stop", "power_cut")
+    outcome = run(SystemPlan(40, programs, faults, 8, 3_000, 1, 1, "classic", "fsync"))
+    assert not outcome.failed, outcome.what

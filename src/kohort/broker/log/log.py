@@ -553,6 +553,11 @@ class PartitionLog:
         """What saves the next start from reading the log; a short one is read as fast."""
         active = self.active
         whole = len(self.segments) == 1 and active.base_offset == 0
+        if self.epochs.latest < self.leader_epoch and self.leader_epoch > 0:
+            # Nothing was appended in it since a crash: no batch would say that it had begun.
+            self.epochs.begin(self.leader_epoch, active.next_offset)
+            path = f"{self.directory}/{EPOCHS_FILE}"
+            replace_file(self._files, path, self.epochs.encode(), durable=self._durable)
         if not active.index.on_disk and not active.index.is_short:
             active.index.write()
         if self.snapshot_at != active.next_offset and not (whole and active.index.is_short):

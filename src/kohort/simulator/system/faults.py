@@ -169,6 +169,9 @@ class Faults:
     def _broker_kill(self) -> str:
         return self._end_broker("kill -9", self._world.broker.kill)
 
+    def _broker_stop(self) -> str:
+        return self._end_broker("it stops in order", self._world.broker.stop)
+
     def _power_cut(self) -> str:
         """At once, or during long flushes: an answer sent too early is lost."""
         if self._chance.random() < 0.5:

@@ -14,6 +14,7 @@ FAULTS: Final = (
     "leader_move",
     "coordinator_move",
     "broker_kill",
+    "broker_stop",
     "power_cut",
     "cut",
     "block",
