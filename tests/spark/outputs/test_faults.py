@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kohort.client.admin import calls
-from kohort.client.shared import transaction
+from kohort.client.admin.calls import AdminCalls
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark import BatchFunction, to_outputs, to_table, to_topic
@@ -226,7 +225,7 @@ def test_the_transaction_times_out(
     query: Query, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the decision the batch runs again; after it, the outbox is sent anew."""
-    now_ms = transaction.monotonic_ms
+    now_ms = AdminCalls._now_ms
     later = 0
 
     def strike() -> None:
@@ -238,8 +237,7 @@ def test_the_transaction_times_out(
         nonlocal later
         cluster.advance(LONG_S)
         later += int(LONG_S * 1000)
-        for module in (calls, transaction):
-            monkeypatch.setattr(module, "monotonic_ms", lambda: now_ms() + later)
+        monkeypatch.setattr(AdminCalls, "_now_ms", lambda calls: now_ms(calls) + later)
 
     query.run(*(Fault(step, strike) for step in TOPIC_STEPS))
     query.check()

@@ -74,7 +74,6 @@ class AdminCalls(Observed):
         self._cluster = ClusterClient(
             self._thread.loop, self.config, uniform=self._thread.uniform, credentials=credentials
         )
-        self._now_ms = self._thread.loop.now_ms
         self._cluster.warn = warner("admin")
         self._metrics = ClientMetrics(
             "admin", self.config.client_id, self._cluster.events, self._thread.loop
@@ -112,6 +111,9 @@ class AdminCalls(Observed):
                 "an admin call waits, and this one is made on the network thread (from a done "
                 "callback); hand the work to a thread of your own"
             )
+
+    def _now_ms(self) -> int:
+        return self._thread.loop.now_ms()
 
     def _deadline(self, timeout_s: float | None) -> int:
         wait_ms = self.config.default_api_timeout_ms

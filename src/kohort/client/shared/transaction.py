@@ -46,7 +46,6 @@ from kohort.errors import (
     KafkaTimeoutError,
     KohortError,
 )
-from kohort.net import monotonic_ms
 from kohort.records.compression import Readable
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
@@ -126,7 +125,7 @@ class SharedTransaction(AdminCalls):
         request = requests.init(mine, self.timeout_ms)
         answer = self._coordinated(Kind.INIT, request, InitProducerIdResponse)
         self._latest = Identity(self.transactional_id, answer.producer_id, answer.producer_epoch)
-        self._begun_ms = monotonic_ms()
+        self._begun_ms = self._now_ms()
         return self._latest
 
     def add(self, identity: Identity, partitions: Iterable[tuple[str, int]]) -> None:
@@ -201,7 +200,7 @@ class SharedTransaction(AdminCalls):
 
     @property
     def _expired(self) -> bool:
-        return self._latest is not None and monotonic_ms() - self._begun_ms >= self.timeout_ms
+        return self._latest is not None and self._now_ms() - self._begun_ms >= self.timeout_ms
 
     def _coordinated(
         self,
@@ -247,7 +246,7 @@ class SharedTransaction(AdminCalls):
                     self._coordinators.clear()
                 wait_ms = backoff.failed()
                 final = not error.retriable or isinstance(error, TransactionLostError)
-                if final or monotonic_ms() + wait_ms >= deadline_ms:
+                if final or self._now_ms() + wait_ms >= deadline_ms:
                     raise
                 Future[None]().wait(wait_ms / 1000)
 
