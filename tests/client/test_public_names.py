@@ -22,7 +22,9 @@ NAMES = {
     "AsyncProducer",
     "Consumer",
     "ConsumerConfig",
+    "Execute",
     "GroupView",
+    "Insert",
     "MemberView",
     "NewTopic",
     "OffsetAndMetadata",
@@ -39,6 +41,7 @@ NAMES = {
     "Temporary",
     "TopicPartition",
     "TopicView",
+    "Upsert",
 }
 
 

@@ -291,7 +291,7 @@ class ExactEngine(Engine):
                 self._post(Publication(item, inert=True))
             elif ready := super()._admit((item,), now_ms):
                 partition.aside.extend(ready)
-        for partition in {item.partition for item in items}:
+        for partition in dict.fromkeys(item.partition for item in items):  # in their order
             if partition.live:
                 self._refill(partition, now_ms)
 
