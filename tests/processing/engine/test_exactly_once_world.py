@@ -9,6 +9,8 @@ import random
 from collections import Counter
 from itertools import count
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -390,3 +392,20 @@ def test_planted_defects_are_found(mode, plant, tmp_path, monkeypatch) -> None:
         except Exception:  # lost, doubled, stuck, or the program's own doubts
             return
     raise AssertionError(f"{plant.__doc__} was not found")
+
+
+def test_partitions_go_on_in_the_order_in_which_they_were_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in that of their addresses, which a seed of the simulator does not decide."""
+    refilled: list[object] = []
+
+    def refill(engine: ExactEngine, partition: object, now_ms: int) -> None:
+        refilled.append(partition)
+
+    monkeypatch.setattr(ExactEngine, "_refill", refill)
+    partitions = [Mock(live=True, draining=True) for _ in range(50)]
+    random.Random(1).shuffle(partitions)
+    read: list[Any] = [Mock(partition=p) for p in [*partitions, *partitions]]
+    object.__new__(ExactEngine).judged(read, (), (), 0)
+    assert refilled == partitions
