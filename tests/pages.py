@@ -64,6 +64,19 @@ _IN_PROCESS = re.compile(
 _UNTIL = re.compile(r"(kohort app run .*?) +# Ctrl-C when all is (done|handled)")
 
 
+_FAILURE = re.compile(r"\S+-\d+ offset \d+, attempt \d+, failed: ")
+
+
+def failures_last(out: str) -> str:
+    """What an app prints, with its failures before the sum at the end: a handler of another
+    partition prints before or after them."""
+    lines = out.splitlines(keepends=True)
+    failures = [line for line in lines if _FAILURE.match(line)]
+    others = [line for line in lines if not _FAILURE.match(line)]
+    at = next((n for n, line in enumerate(others) if line.startswith("succeeded ")), len(others))
+    return "".join([*others[:at], *failures, *others[at:]])
+
+
 def same(text: str) -> str:
     """The text without what differs from run to run."""
     for pattern, name in VARIES:
@@ -117,6 +130,8 @@ class Shell:
             try:
                 told = self.until_committed(process, retry_topics=ends[2] == "done") if ends else ""
                 out, _ = process.communicate(timeout=TIMEOUT_S)
+                if ends:
+                    out = failures_last(out)
             except BaseException:  # whatever it was, its processes must not stay behind
                 os.killpg(process.pid, signal.SIGKILL)
                 raise

@@ -79,13 +79,17 @@ def standalone(directory: Path, *, workers: int = 1, cores: int = 2) -> Iterator
 
 
 def kill_executor(worker: int) -> None:
-    """SIGKILL one executor of a worker: a JVM that the worker's process has started."""
+    """SIGKILL one executor of a worker: a JVM that the worker's process has started.
+
+    Java starts its children through helpers, which are children for a moment, too.
+    """
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = stat.with_name("cmdline").read_bytes()
         except OSError:  # it has just ended
             continue
-        if parent == worker:
+        if parent == worker and b"CoarseGrainedExecutorBackend" in command:
             os.kill(int(stat.parent.name), signal.SIGKILL)
             return
     raise AssertionError(f"worker {worker} has no executor")

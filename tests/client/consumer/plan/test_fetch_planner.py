@@ -326,6 +326,22 @@ def test_partitions_that_wait_for_records_do_not_hold_the_room_for_others() -> N
     assert (busy.max_bytes, waiting.max_bytes) == (8 << 20, 1 << 20)
 
 
+def test_a_request_ahead_that_fails_after_a_new_leader_came_is_over() -> None:
+    """The position would ask for less now; it was never asked for again."""
+    world = World(1)
+    position = world.positions.get(world.tps[0])
+    world.answer(world.one(), 0, data=batch(0))
+    world.answer(world.one(), 0, data=batch(10))
+    ahead = world.one()
+    position.offset_epoch = 0
+    world.positions.leader_moved(world.tps[0], 1, can_validate=True, now_ms=1)
+    world.positions.validated(world.tps[0], position.stamp, 2)
+    world.read(0)
+    world.planner.failed(ahead.token, 3)
+    assert world.plan(102) == []
+    assert world.one(103).parts[0].offset == 10
+
+
 def test_what_is_behind_unread_data_is_asked_for_ahead() -> None:
     """Spec 4.3: from where the unread data ends, one order at a time, and so many sets at most."""
     world = World(1)

@@ -378,8 +378,9 @@ class FetchPlanner:
         if order is None:
             return
         for part in order.parts:
-            position = self._still_wanted(part, order)
-            if position is not None:
+            position = self.positions.partitions.get(part.tp)
+            # also where unread data was dropped meanwhile, and it would ask for less now
+            if position is not None and position.in_flight == token:
                 position.in_flight = None
                 position.replica = None
                 position.retry_at_ms = now_ms + self.limits.backoff_ms
