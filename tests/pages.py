@@ -68,11 +68,16 @@ _FAILURE = re.compile(r"\S+-\d+ offset \d+, attempt \d+, failed: ")
 
 
 def failures_last(out: str) -> str:
-    """What an app prints, with its failures before the sum at the end: a handler of another
-    partition prints before or after them."""
+    """What an app prints, with failures of one line before the sum at the end: a handler of
+    another partition prints before or after them."""
     lines = out.splitlines(keepends=True)
-    failures = [line for line in lines if _FAILURE.match(line)]
-    others = [line for line in lines if not _FAILURE.match(line)]
+    short = {
+        n
+        for n, line in enumerate(lines)
+        if _FAILURE.match(line) and not "".join(lines[n + 1 : n + 2]).startswith("Traceback")
+    }
+    failures = [line for n, line in enumerate(lines) if n in short]
+    others = [line for n, line in enumerate(lines) if n not in short]
     at = next((n for n, line in enumerate(others) if line.startswith("succeeded ")), len(others))
     return "".join([*others[:at], *failures, *others[at:]])
 
