@@ -81,7 +81,7 @@ def standalone(directory: Path, *, workers: int = 1, cores: int = 2) -> Iterator
 def kill_executor(worker: int) -> None:
     """SIGKILL one executor of a worker: a JVM that the worker's process has started.
 
-    Java starts its children through helpers, which are children for a moment, too.
+    It may have other children for a moment.
     """
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -341,8 +341,7 @@ class NarrowBatch:
             frames = {n: self._rows if n == _INPUTS else self._node(n) for n in nodes}
             return plan.templates.apply("looked", self._look, frames)
 
-        read_by = [name for name in nodes if name != _INPUTS]
-        return self._planned("looked", [*plan.stage.reads, *read_by], build).toArrow()
+        return self._planned("looked", [n for n in nodes if n != _INPUTS], build).toArrow()
 
     def _look(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         return union_all(

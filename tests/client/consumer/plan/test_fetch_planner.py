@@ -18,7 +18,7 @@ from kohort.client.consumer.plan.fetch_planner import (
     FetchPlanner,
     FetchResult,
 )
-from kohort.client.consumer.plan.positions import Phase, Positions
+from kohort.client.consumer.plan.positions import Phase, Position, Positions
 from kohort.errors import ErrorCode
 from kohort.records import BatchBuilder
 
@@ -326,15 +326,21 @@ def test_partitions_that_wait_for_records_do_not_hold_the_room_for_others() -> N
     assert (busy.max_bytes, waiting.max_bytes) == (8 << 20, 1 << 20)
 
 
-def test_a_request_ahead_that_fails_after_a_new_leader_came_is_over() -> None:
-    """The position would ask for less now; it was never asked for again."""
+def ahead_of_a_new_leader() -> tuple[World, Position, FetchOrder]:
+    """Two batches are unread, and a request behind them is under way, when the leader changes."""
     world = World(1)
     position = world.positions.get(world.tps[0])
     world.answer(world.one(), 0, data=batch(0))
     world.answer(world.one(), 0, data=batch(10))
-    ahead = world.one()
+    order = world.one()
     position.offset_epoch = 0
     world.positions.leader_moved(world.tps[0], 1, can_validate=True, now_ms=1)
+    return world, position, order
+
+
+def test_a_request_ahead_that_fails_after_a_new_leader_came_is_over() -> None:
+    """The position would ask for less now; it was never asked for again."""
+    world, position, ahead = ahead_of_a_new_leader()
     world.positions.validated(world.tps[0], position.stamp, 2)
     world.read(0)
     world.planner.failed(ahead.token, 3)
@@ -395,13 +401,7 @@ def test_a_refusal_ahead_waits_until_what_is_before_it_has_been_read(error: int)
 
 def test_what_was_asked_ahead_of_a_new_leader_is_dropped() -> None:
     """KIP-320: the old leader's log may end before it."""
-    world = World(1)
-    position = world.positions.get(world.tps[0])
-    world.answer(world.one(), 0, data=batch(0))
-    world.answer(world.one(), 0, data=batch(10))
-    late = world.one()
-    position.offset_epoch = 0
-    world.positions.leader_moved(world.tps[0], 1, can_validate=True, now_ms=1)
+    world, position, late = ahead_of_a_new_leader()
     assert world.answer(late, 0, data=batch(20)).ready == []
     assert (position.behind, world.positions.buffered_bytes) == ([], len(batch(0)))
     world.positions.validated(world.tps[0], position.stamp, 2)
