@@ -40,7 +40,7 @@ FUZZ_SECONDS ?= 20
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: sanitize console kill-table postgres power-cut help setup demo test test-all quick check lint bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: sanitize console kill-table postgres power-cut help setup demo test test-all quick check lint bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants release clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -178,6 +178,9 @@ workflows: setup  ## check .github/workflows with actionlint (Go)
 
 wheels:  ## build the sdist and wheels; try each in a clean environment (SPARK=1: with Spark, too)
 	@$(PYTHON) tools/build_wheels.py $(if $(SPARK),--spark)
+
+release:  ## set the version and date its changes (VERSION=0.1.0); prints how to tag
+	@$(PYTHON) tools/prepare_release.py $(VERSION)
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
