@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
 import pytest
 
 from kohort.retry.classify import (
@@ -84,6 +88,36 @@ def test_a_cycle_of_causes_ends() -> None:
     one, two = RuntimeError("1"), RuntimeError("2")
     one.__cause__, two.__cause__ = two, one
     assert not Classifier().classify(one).permanent
+
+
+def caller(module: str | None, name: str) -> Callable[[Callable[[], object]], object]:
+    """A function that calls another, in a frame that says so much of its module."""
+    spaces: dict[str, Any] = {} if module is None else {"__name__": module}
+    code = (lambda function: function()).__code__
+    return FunctionType(code.replace(co_name=name), spaces)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        pytest.param("kohort.engine", "run", id="python"),
+        pytest.param("kohort.engine", "kohort.engine.run", id="compiled"),
+        pytest.param(None, "kohort.engine.run", id="compiled-with-the-stable-abi"),
+    ],
+)
+def test_a_stack_begins_in_the_handler(module: str | None, name: str) -> None:
+    """Spec 5.7: whatever called it, compiled for 3.11, or once for all later versions."""
+
+    def handle() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as caught:
+        caller(module, name)(lambda: caller("bills", "bill")(handle))
+    assert caught.tb.tb_next is not None
+    in_ours = caught.value.with_traceback(caught.tb.tb_next)
+    stack = Classifier().classify(in_ours).stack
+    assert "kohort" not in stack
+    assert stack.count("  File ") == 3
 
 
 def test_failures_of_one_kind_share_a_fingerprint() -> None:

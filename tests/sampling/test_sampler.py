@@ -15,6 +15,7 @@ from kohort.observe.trend import Sample
 from kohort.sampling.history import History
 from kohort.sampling.sampler import Sampler
 from tests.clusters import Cluster
+from tests.databases import all_closed
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,9 @@ def test_no_cluster_is_an_error_and_the_last_overview_stays(cluster: Cluster) ->
             sampler.close()
 
 
-def test_a_history_outlives_its_process_and_forgets_what_is_old(tmp_path: Path) -> None:
+def test_a_history_outlives_its_process_and_forgets_what_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "history.db"
     history = History(path, hours=1)
     history.load("cluster", 0)
@@ -107,7 +110,7 @@ def test_a_history_outlives_its_process_and_forgets_what_is_old(tmp_path: Path) 
     assert not again.series
     again.close()
     (tmp_path / "no.db").write_text("this is no database, but a text that is long enough")
-    with pytest.raises(StorageError, match="--history"):
+    with all_closed(monkeypatch), pytest.raises(StorageError, match="--history"):
         History(tmp_path / "no.db")
 
 

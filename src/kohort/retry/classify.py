@@ -248,7 +248,9 @@ def _stack(error: Exception) -> str:
 
 
 def _is_ours(frame: TracebackType) -> bool:
-    return str(frame.tb_frame.f_globals.get("__name__", "")).startswith("kohort.")
+    # a module compiled with the stable ABI is named in its functions' names, not in its globals
+    called = frame.tb_frame.f_code.co_name
+    return str(frame.tb_frame.f_globals.get("__name__", called)).startswith("kohort.")
 
 
 def _digest(text: str) -> str:

@@ -56,6 +56,7 @@ class History:
                 use_write_ahead_log(self._file)
                 self._file.executescript(_SCHEMA)
             except sqlite3.Error as error:
+                self.close()
                 raise StorageError(
                     f"the history file {path} cannot be used: {error}; name another with --history"
                 ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,16 @@ from kohort.retry.store import Applied, Transaction
 from kohort.retry.stores import open_store
 from tests.cli.conftest import Run
 from tests.clusters import Cluster
+from tests.databases import all_closed
 
 RETRIES = ("in.g.retry.0s", "in.g.retry.5m", "in.g.retry.1h")
 FAR_MS = 4_000_000_000_000  # in the year 2096
+
+
+@pytest.fixture(autouse=True)
+def _every_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with all_closed(monkeypatch):
+        yield
 
 
 def row(

@@ -77,7 +77,12 @@ def source_options(function: F) -> F:
         group: str | None,
         **rest: Any,
     ) -> Any:
-        return function(*args, source=_chosen(file, store, name, topic, group), **rest)
+        source = _chosen(file, store, name, topic, group)
+        try:
+            return function(*args, source=source, **rest)
+        finally:
+            if isinstance(source, LedgerSource):
+                source.store.close()
 
     wrapped: Any = with_source
     for option in reversed(options):
@@ -118,10 +123,19 @@ def of_pipeline(file: Path) -> LedgerSource:
 
 def of_store(url: str, name: str | None) -> LedgerSource:
     """The ledger of one pipeline in a store. Raises ConfigError when it is not there."""
-    from kohort.retry.ledger_view import pipelines, without_password
     from kohort.retry.stores import open_store
 
     store = open_store(url)
+    try:
+        return _ledger_of(store, url, name)
+    except BaseException:  # any error: the store has no other owner yet
+        store.close()
+        raise
+
+
+def _ledger_of(store: Store, url: str, name: str | None) -> LedgerSource:
+    from kohort.retry.ledger_view import pipelines, without_password
+
     names = pipelines(store)
     there = ", ".join(names) or "none"
     if name is None and len(names) == 1:
