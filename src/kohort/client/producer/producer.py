@@ -366,11 +366,8 @@ async def _in_time(future: Future[None], timeout_s: float | None) -> bool:
     import asyncio  # only tasks need it, and they have it
 
     try:
-        await asyncio.wait_for(_awaiting(future), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await future
     except TimeoutError:
         return False
     return True
-
-
-async def _awaiting(future: Future[None]) -> None:
-    await future

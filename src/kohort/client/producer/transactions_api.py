@@ -281,11 +281,9 @@ def _wait(tx: Transactional, future: Future[None], timeout_s: float, what: str) 
 async def _await(tx: Transactional, future: Future[Any], timeout_s: float, what: str) -> None:
     import asyncio  # only tasks need it, and they have it
 
-    async def suspended() -> None:
-        await future
-
     try:
-        await asyncio.wait_for(suspended(), max(0.0, timeout_s))
+        async with asyncio.timeout(max(0.0, timeout_s)):
+            await future
     except TimeoutError as error:
         if isinstance(error, KohortError):
             raise
