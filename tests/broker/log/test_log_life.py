@@ -243,3 +243,82 @@ def test_records_that_were_deleted_stay_deleted_after_a_power_cut() -> None:
         assert answer.low_watermark == 3
         harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
         assert log_of(harness).log_start_offset == 3
+
+
+def delete_records(harness: Harness, topic: str, offset: int) -> int:
+    """The error code of the answer."""
+    part = DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[part])])
+    return harness.ask(request, DeleteRecordsResponse).topics[0].partitions[0].error_code
+
+
+def test_a_second_deletion_of_records_is_as_durable_as_the_first() -> None:
+    """KIP-107: whichever call of the first failed, the second is answered when it is kept."""
+    call = refused = 0
+    for call in itertools.count(1):
+        disk = ShadowFiles(random.Random(call))
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        harness.create("t")
+        for n in range(5):
+            harness.produce("t", batch_of([b"%d" % n]))
+        disk.error_at, disk.error = disk.calls + call, OSError(errno.EIO, os.strerror(errno.EIO))
+        refused += delete_records(harness, "t", 3) != 0
+        reached, disk.error_at = disk.calls >= disk.error_at, None
+        assert delete_records(harness, "t", 3) == 0
+        harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+        assert log_of(harness).log_start_offset == 3
+        if not reached:
+            break
+    assert refused > 2
+
+
+def test_records_that_retention_has_deleted_are_deleted_for_good_when_asked() -> None:
+    """KIP-107: what retention has deleted may come back, but not once that was answered."""
+    for seed in range(12):
+        disk = ShadowFiles(random.Random(seed))
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        harness.create("t", segment_bytes="300", retention_ms="-1", retention_bytes="700")
+        for n in range(20):
+            harness.produce("t", batch_of([b"%02d" % n * 30]))
+        log_of(harness).apply_retention(WALL_MS)
+        start = log_of(harness).log_start_offset
+        assert start > 5
+        assert delete_records(harness, "t", 5) == 0
+        harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+        assert 5 <= log_of(harness).log_start_offset <= start
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_new_topic_begins_at_zero_though_one_of_its_name_was_deleted(durability: str) -> None:
+    """L1: the checkpoints of the deleted one say nothing about the new one."""
+    disk = ShadowFiles(random.Random(1))
+    config = {**CONFIG, "durability": durability}
+    harness = Harness(disk, FakeEnv(), **config)
+    harness.create("t")
+    for n in range(5):
+        harness.produce("t", batch_of([b"%d" % n]))
+    assert delete_records(harness, "t", 4) == 0
+    harness.state.write_checkpoint()
+    assert delete(harness, "t") == 0
+    harness.create("t")
+    harness.produce("t", batch_of([b"new"]))
+    harness = harness.restarted(clean=False)
+    assert log_of(harness).log_start_offset == 0
+    assert harness.read_all("t") == [(0, b"new")]
+    assert log_of(harness).end.offset == 1
+
+
+def test_what_comes_after_a_power_cut_is_seen_though_what_was_deleted_is_gone() -> None:
+    """L1: with `os` a log may end before its start, which the disk had; new records were unseen."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+    harness.create("t")
+    for n in range(3):
+        harness.produce("t", batch_of([b"%d" % n]))
+    harness = harness.restarted(clean=False)
+    harness.state.directory.save_log_starts({("t", 0): 5})
+    harness = harness.restarted(clean=False)
+    assert harness.produce("t", batch_of([b"new"])).base_offset == 5
+    for _ in range(3):
+        assert harness.read_all("t", start=5) == [(5, b"new")]
+        harness = harness.restarted(clean=False)

@@ -51,9 +51,9 @@ def _delete(
         new_start = partition.end_offset if offset == -1 else offset
         if not 0 <= new_start <= partition.end_offset:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if partition.log is not None and new_start > partition.start_offset:
+        if partition.log is not None:
+            node.keep_log_start(partition, new_start)  # first: when it fails nothing is deleted
             partition.log.delete_before(new_start)
-            node.save_log_starts()
     except BrokerError as error:
         return DeleteRecordsPartitionResult(
             partition_index=index, low_watermark=-1, error_code=error.code

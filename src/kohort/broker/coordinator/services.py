@@ -179,6 +179,6 @@ class HostServices(Protocol):
         """Create a topic because a client asked for it. Raises BrokerError."""
         ...
 
-    def save_log_starts(self) -> None:
-        """Make a moved log start durable. Raises BrokerError."""
+    def keep_log_start(self, partition: Partition, offset: int) -> None:
+        """Make durable that a log starts there, or later. Raises BrokerError."""
         ...

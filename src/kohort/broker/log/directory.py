@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kohort.broker.log.checkpoints import (
@@ -250,6 +250,7 @@ class DataDirectory:
         if not self.registry.deleting:
             return
         gone = set(self.registry.deleting)
+        self._forget_checkpoints(gone)
         for name in self.files.list(""):
             match = _PARTITION_DIR.fullmatch(name)
             if match and match[1] in gone:
@@ -257,6 +258,19 @@ class DataDirectory:
         self.registry.deleting = []
         self.save(frees=True)
         self._take_reserve()
+
+    def _forget_checkpoints(self, topics: Collection[str]) -> None:
+        """A later topic of such a name starts at 0, and nothing of it is flushed."""
+        for path, known in (
+            (RECOVERY_POINTS, self.recovery_points),
+            (LOG_STARTS, self.log_starts),
+        ):
+            for key in [key for key in known if key[0] in topics]:
+                del known[key]
+            stored = decode_offsets(self.files.read_all(path))
+            left = {key: offset for key, offset in stored.items() if key[0] not in topics}
+            if len(left) < len(stored):
+                self._replace(path, encode_offsets(left), durable=True, frees=True)
 
     def take_producer_ids(self) -> range:
         """A block of producer ids that are never assigned twice."""
@@ -276,9 +290,10 @@ class DataDirectory:
         self._take_reserve()
 
     def save_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
-        """DeleteRecords is answered after this."""
+        """DeleteRecords is answered after this. Raises OSError."""
         data = encode_offsets(starts)
         self._replace(LOG_STARTS, data, durable=self.durable, frees=True)
+        self.log_starts = dict(starts)
 
     def _replace(self, path: str, data: bytes, *, durable: bool, frees: bool) -> None:
         """Replace a file, if need be where the reserve has been. Raises OSError."""

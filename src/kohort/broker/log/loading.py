@@ -116,6 +116,7 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
     recovery = _Recovery(files, opening, segments, epochs, names)
     if bases:
         recovery.run()
+        recovery.begin_at_log_start()
     segments = recovery.segments
     epochs.truncate_to(segments[-1].next_offset)
     latest = max(epochs.latest, opening.leader_epoch or -1)
@@ -170,6 +171,20 @@ class _Recovery:
         for segment in suspects:
             if not self._scan(segment):
                 break
+
+    def begin_at_log_start(self) -> None:
+        """Replace a log that ends before its start with an empty one at its start.
+
+        With `os` a power cut takes records, and not the note that they were deleted; what was
+        appended below the start would not be seen.
+        """
+        opening, segments = self._opening, self.segments
+        if segments[-1].next_offset >= opening.log_start_offset:
+            return
+        interval = opening.config.index_interval_bytes
+        self._drop(segments)
+        first = Segment.create(self._files, opening.directory, opening.log_start_offset, interval)
+        self.segments, self.unsynced = [first], [first.file] if opening.durable else []
 
     def _trust(self) -> list[Segment]:
         """Take the sealed, flushed segments as they are; returns those that must be scanned."""

@@ -155,6 +155,6 @@ class Node:
         """See `BrokerState.auto_create`."""
         return self._state.auto_create(name)
 
-    def save_log_starts(self) -> None:
-        """See `BrokerState.save_log_starts`."""
-        self._state.save_log_starts()
+    def keep_log_start(self, partition: Partition, offset: int) -> None:
+        """See `BrokerState.keep_log_start`."""
+        self._state.keep_log_start(partition, offset)

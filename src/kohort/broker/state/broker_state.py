@@ -331,10 +331,14 @@ class BrokerState:
         except OSError as error:
             log.warning("the checkpoint could not be written: %s", error)
 
-    def save_log_starts(self) -> None:
-        """Make a moved log start durable. Raises BrokerError."""
+    def keep_log_start(self, partition: Partition, offset: int) -> None:
+        """Make durable that a log starts there, or later. Raises BrokerError."""
+        if self.directory.log_starts.get(partition.key, 0) >= offset:
+            return  # not by the log itself, which may have moved without this
+        starts = self._log_starts()
+        starts[partition.key] = max(offset, starts.get(partition.key, 0))
         try:
-            self.directory.save_log_starts(self._log_starts())
+            self.directory.save_log_starts(starts)
         except OSError as error:
             raise disk_refusal(error) from error
 
