@@ -27,7 +27,7 @@ from kohort.spark.checkpoint import check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
 from kohort.spark.dataframes.books import BatchRange
-from kohort.spark.dataframes.columns import taken_up
+from kohort.spark.dataframes.columns import taken_up, with_origin
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.graph import Graph, Stage, mode_of
 from kohort.spark.dataframes.plans import emits_without_rows
@@ -193,7 +193,7 @@ class PipelineStages:
 
     def _frame(self, stage: Stage, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
         if stage.stateful is None:
-            return self._read(topics, delays, self._row_formats(stage))
+            return with_origin(self._read(topics, delays, self._row_formats(stage)), [*delays])
         rows = self.analysis.rows
         frames = {
             name: taken_up(self._read([topic], {}), rows[name])

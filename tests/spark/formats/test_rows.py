@@ -46,8 +46,8 @@ def test_each_record_is_a_row_of_its_own_source() -> None:
     )
     assert [row["a"] for row in rows] == [None, {"n": 1}, None, None, None, None]
     assert [row["b"] for row in rows] == [{"s": "x"}, None, None, None, None, None]
-    assert [why is not None for why in errors] == [False, False, True, True, False, False]
-    assert errors[3] == "field s is not text"
+    assert [why is not None for why in errors] == [False, False, True, True, True, False]
+    assert errors[3:5] == ["field s is not text", "the value is null"]
 
 
 def test_what_the_columns_lack_is_rescued() -> None:

@@ -25,7 +25,7 @@ from kohort.retry import headers as h
 from kohort.retry.classify import clean_reason
 from kohort.retry.handling import UNDECODABLE
 from kohort.spark.dataframes.plans import LostOriginError, carried
-from kohort.spark.formats import ROW_ERROR, ROWS
+from kohort.spark.formats import NULL_VALUE, ROW_ERROR, ROWS
 
 ORIGIN: Final = "_kohort"
 VERDICT: Final = "_kohort_verdict"
@@ -79,15 +79,15 @@ def typed(rows: DataFrame, source: str, form: str) -> DataFrame:
     if form == "bytes":
         no_verdict = F.lit(None).cast(VERDICT_TYPE).alias(VERDICT)
         return rows.select(key.alias("key"), value.alias("value"), ORIGIN, no_verdict)
-    broken = F.when(value.isNull(), _verdict(True, UNDECODABLE, F.lit("the value is null")))
     if form == "text":
         no_text = ~F.is_valid_utf8(value.cast("string"))
-        why = F.lit("the value is not UTF-8")
-        broken = broken.when(no_text, _verdict(True, UNDECODABLE, why))
+        broken = F.when(value.isNull(), _verdict(True, UNDECODABLE, F.lit(NULL_VALUE))).when(
+            no_text, _verdict(True, UNDECODABLE, F.lit("the value is not UTF-8"))
+        )
         texts = (key.cast("string").alias("key"), value.cast("string").alias("value"))
         return rows.select(*texts, ORIGIN, broken.alias(VERDICT))
-    error = F.col(ROW_ERROR)
-    broken = broken.when(error.isNotNull(), _verdict(True, UNDECODABLE, error))
+    error = F.col(ROW_ERROR)  # a look at the value would copy it
+    broken = F.when(error.isNotNull(), _verdict(True, UNDECODABLE, error))
     if form == DEBEZIUM:
         rows = rows.where(value.isNotNull())
     return rows.select(f"{ROWS}.{source}.*", ORIGIN, broken.alias(VERDICT))

@@ -39,7 +39,6 @@ from kohort.spark.dataframes.columns import (
     failing,
     passing,
     typed,
-    with_origin,
 )
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.graph import Graph, Stage, Step
@@ -158,14 +157,14 @@ class NarrowBatch:
 
     Args:
         plan: of its stage.
-        raw: the frame of `foreachBatch`, in the columns of `format("kohort")`.
+        inputs: the frame of `foreachBatch`, as `with_origin` makes it.
         references: the present reference tables by name.
         pipeline: the name under which the ledger is kept.
         extra: verdicts that were found when this batch failed before.
     """
 
     plan: NarrowPlan
-    raw: DataFrame
+    inputs: DataFrame
     references: Mapping[str, DataFrame]
     store: Store
     pipeline: str
@@ -180,7 +179,7 @@ class NarrowBatch:
 
     def compute(self) -> None:
         """Run the steps and decide over every input. Raises what a step raises."""
-        self._rows = rows = self._once(self._inputs())
+        self._rows = rows = self._once(self.inputs)
         looked = self._looked()
         read = Counter(self._inputs_read(looked))
         self._admit(self._copies_read(looked))
@@ -198,7 +197,7 @@ class NarrowBatch:
 
     def try_out(self) -> None:
         """Compute every step into nothing. Raises what Spark raises."""
-        self._rows = self._inputs()
+        self._rows = self.inputs
         for step in self.plan.stage.steps:
             self._node(step.name).write.format("noop").mode("overwrite").save()
 
@@ -253,18 +252,6 @@ class NarrowBatch:
             self._kept.pop()()
 
     # Frames
-
-    def _inputs(self) -> DataFrame:
-        """The inputs of the batch with their origin."""
-        plan, frames = self.plan, {"raw": self.raw}
-
-        def build() -> DataFrame:
-            retry_topics = plan.retry_topics
-            return plan.templates.apply(
-                "inputs", lambda f: with_origin(f["raw"], retry_topics), frames
-            )
-
-        return plan.physical.frame("inputs", frames, build)
 
     def _node(self, name: str) -> DataFrame:
         """The rows of a source or a step, computed once; projections are not computed."""
@@ -450,7 +437,7 @@ class NarrowBatch:
     def _stranger_rows(self) -> DataFrame:
         """Hidden columns of copies whose headers are not ours."""
         texts = {s.attempt.position: s.message for s in self._strangers}
-        wanted = _only(self._inputs(), texts)
+        wanted = _only(self.inputs, texts)
         verdict = F.struct(
             F.lit(True), F.lit(BAD_HEADERS_REASON), F.lit("the headers of a retry copy are wrong")
         ).cast(VERDICT_TYPE)

@@ -30,18 +30,21 @@ from kohort.spark.outputs.merge_sql import REPLACE
 
 
 def failing_records(
-    error: Exception, span: BatchRange, raw: DataFrame, batch_of: Callable[[DataFrame], NarrowBatch]
+    error: Exception,
+    span: BatchRange,
+    inputs: DataFrame,
+    batch_of: Callable[[DataFrame], NarrowBatch],
 ) -> dict[Place, RowFailure]:
     """The records that made a job fail; none when the trouble is not a record's, or of too many.
 
     Args:
         error: what the job raised.
-        raw: the frame of `foreachBatch`.
+        inputs: the frame of `foreachBatch`.
         batch_of: the batch over a part of that frame.
     """
     if row_failure(str(error)) is None:
         return {}
-    kept = raw.persist()
+    kept = inputs.persist()
     try:
 
         def fails(spans: Sequence[Span]) -> str | None:
@@ -109,9 +112,9 @@ def _plain(value: Any) -> Any:
 
 def _within(spans: Sequence[Span]) -> Column:
     parts = [
-        (F.col("topic") == s.topic)
-        & (F.col("partition") == s.partition)
-        & F.col("offset").between(s.start, s.end - 1)
+        (F.col(f"{ORIGIN}.topic") == s.topic)
+        & (F.col(f"{ORIGIN}.partition") == s.partition)
+        & F.col(f"{ORIGIN}.offset").between(s.start, s.end - 1)
         for s in spans
     ]
     return reduce(lambda a, b: a | b, parts, F.lit(False))

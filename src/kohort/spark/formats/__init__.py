@@ -13,6 +13,7 @@
 from kohort.spark.formats.decoded import Decoded, Decoder
 from kohort.spark.formats.options import Format, Formats
 from kohort.spark.formats.rows import (
+    NULL_VALUE,
     ROW_ERROR,
     ROWS,
     RowDecoder,
@@ -25,6 +26,7 @@ from kohort.spark.formats.typed import Typed, decoder_of
 from kohort.spark.formats.types import ddl_of, parse_schema
 
 __all__ = [
+    "NULL_VALUE",
     "ROWS",
     "ROW_ERROR",
     "Decoded",

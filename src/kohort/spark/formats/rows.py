@@ -3,7 +3,7 @@
 Rules (spec 6.5, 6.6):
 - A record keeps its bytes: copies for retry topics are made of them. Its columns are in one more
   column, `ROWS`: a struct with one field a source, null for records of the others.
-- A value that does not decode is a null row with its reason in `ROW_ERROR`.
+- A value that does not decode is a null row with its reason in `ROW_ERROR`. So is a null value.
 - The types are resolved once, on the driver. Workers never ask a registry for the newest schema.
 """
 
@@ -29,6 +29,7 @@ pc: Any = pyarrow.compute
 ROWS: Final = "_kohort_rows"
 ROW_ERROR: Final = "_kohort_error"
 RESCUED: Final = "_rescued"
+NULL_VALUE: Final = "the value is null"
 
 
 @dataclass(frozen=True)
@@ -132,5 +133,7 @@ class Rows:
             rows.append(spread(decoded, own))
             if wrong is not None:
                 errors = pc.coalesce(spread(wrong, own), errors)
+        if values.null_count:
+            errors = pc.if_else(values.is_null(), NULL_VALUE, errors)
         fields = list(self.types[ROWS])
         return {ROWS: pa.StructArray.from_arrays(rows, fields=fields), ROW_ERROR: errors}
