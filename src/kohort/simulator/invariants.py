@@ -284,6 +284,9 @@ SYSTEM: Final = Section(
         "nothing that would succeed",
         "SY12": "no retry of an app begins before its delay has passed",
         "SY13": "an app with a store has each input in it exactly once, or in its ledger as failed",
+        "SY14": "retention and DeleteRecords take only the beginning of a log, retention no more "
+        "than the topic's limit allows; what DeleteRecords has answered does not come back",
+        "SY15": "a reader misses only records that were deleted before it came to them",
     },
 )
 

@@ -20,11 +20,12 @@ from kohort.simulator.schedule import Random, Schedule
 from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
 from kohort.simulator.system.checks import Final, Handled, Stored, check
 from kohort.simulator.system.files import SimFile, SimFiles
-from kohort.simulator.system.history import Attempt, Fate, History, Seen, Sent, Transaction
+from kohort.simulator.system.history import Attempt, Fate, History, Read, Seen, Sent, Transaction
 from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
+from kohort.simulator.system.retained import RETENTION_BYTES, WINDOW, Window
 from kohort.simulator.system.running import Coverage, Overrides, run_seed, smallest
 from kohort.simulator.system.sync_process import SyncProcess
 from kohort.simulator.system.world import Outcome, SystemWorld, run
@@ -32,6 +33,7 @@ from kohort.simulator.system.world import Outcome, SystemWorld, run
 P0 = TopicPartition(INPUT, 0)
 L0 = TopicPartition(LEDGER, 0)
 T0 = TopicPartition(TABLE, 0)
+W0 = TopicPartition(WINDOW, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +74,7 @@ def test_a_seed_decides_everything() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_happens_and_is_survived(fault: str) -> None:
     """Every kind of fault alone, with every program at work."""
-    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS))
+    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS, "fill", "trail", "trim"))
     plan = SystemPlan(11, programs, (fault,), 3, 2_500, 2, 2, "mixed", "fsync")
     outcome = run(plan)
     assert not outcome.failed, outcome.what
@@ -221,7 +223,20 @@ def broken_promises() -> dict[str, tuple[History, Final]]:
             _final(x),
         ),
         "SY13": (History(), _apps("book", rows=((LIVELY.decode(), 0, 0),) * 2)),
+        "SY14": (History(trimmed={W0: 3}), replace(_final(), windows={W0: Window(2, 5_000)})),
+        "SY15": (
+            History([_sent(0, b"x", Fate.DONE, 0, W0)], reads=[_read(1)]),
+            _window(Window(0, 0), Stored(0, None, b"x")),
+        ),
     }
+
+
+def _window(window: Window, *records: Stored) -> Final:
+    return replace(_final(*records, partition=W0), windows={W0: window})
+
+
+def _read(offset: int, log_start: int | None = 0, after: int = -1, trimmed: int = 0) -> Read:
+    return Read("trail-1", "trail-1/1", W0, offset, b"y", after, log_start, trimmed)
 
 
 def _apps(kind: str, **left: Any) -> Final:
@@ -263,6 +278,73 @@ def test_each_wrong_end_of_an_input_is_noticed(end: str) -> None:
     with pytest.raises(Violation, match=what) as broken:
         check(*WRONG_ENDS[end])
     assert broken.value.code == code
+
+
+FULL = Window(2, RETENTION_BYTES)
+WRONG_STARTS: dict[str, tuple[History, Final]] = {
+    "SY1 which is deleted": (
+        History([_sent(0, b"x", Fate.DONE, 1, W0)]),
+        _window(FULL, Stored(1, None, b"x")),
+    ),
+    "SY1 no place": (History([_sent(0, b"x", Fate.DONE, 2, W0)]), _window(FULL)),
+    "SY7 was acknowledged there": (
+        History([_sent(0, b"x", Fate.DONE, 1, W0)], reads=[_read(1)]),
+        _window(FULL),
+    ),
+    "SY14 it begins at 1": (History(wrong_starts=[("trim-1/1", W0, 2, 1)]), _window(FULL)),
+    "SY14 begins at 2 again": (History(reads=[_read(2, 2, trimmed=3)]), _window(FULL)),
+    "SY14 was deleted up to 3": (History(trimmed={W0: 3}), _window(FULL)),
+    "SY14 retention has left": (History(), _window(replace(FULL, size=RETENTION_BYTES - 1))),
+    "SY15 after offset 5": (History(reads=[_read(5, 2), _read(5, 2)]), _window(FULL)),
+    "SY15 was never given": (
+        History([_sent(0, b"x", Fate.DONE, 1, W0)], reads=[_read(2, 1)]),
+        _window(FULL),
+    ),
+}
+
+
+@pytest.mark.parametrize("start", WRONG_STARTS)
+def test_each_wrong_start_of_a_log_is_noticed(start: str) -> None:
+    """SY14, SY15: what goes from the beginning of a log, and what its readers may miss."""
+    code, _, what = start.partition(" ")
+    with pytest.raises(Violation, match=what) as broken:
+        check(*WRONG_STARTS[start])
+    assert broken.value.code == code
+
+
+def test_the_right_starts_of_logs_hold() -> None:
+    """The examples of wrong starts are wrong by one thing alone."""
+    sent = [_sent(0, b"x", Fate.DONE, 1, W0), _sent(1, b"y", Fate.DONE, 2, W0)]
+    window = _window(FULL, Stored(2, None, b"y"))
+    check(History(sent, reads=[_read(2, 2)], trimmed={W0: 2}), window)
+    check(History(sent, reads=[_read(2, 0, after=1)]), window)
+    check(History(sent, reads=[_read(2, None)]), window)
+    small = {W0: Window(2, 10)}
+    check(History(sent, trims={(W0, 2)}), replace(window, windows=small))
+    check(History(sent), replace(window, windows=small, lost_power=True))
+
+
+def test_logs_start_later_and_later_under_their_readers() -> None:
+    """The plans reach what the checks are about: readers that were passed, and deleted records."""
+    programs = (("fill", 2), ("trail", 2), ("trim", 1))
+    faults = ("power_cut", "broker_kill", "client_kill")
+    world = SystemWorld(SystemPlan(1, programs, faults, 4, 10_000, 1, 2, "mixed", "fsync"))
+    outcome = world.run()
+    assert not outcome.failed, outcome.what
+    history = world.history
+    assert sum(read.offset > read.after + 1 for read in history.reads) > 2, "they were passed"
+    assert any(read.offset > read.after + 1 for read in history.reads if read.after >= 0)
+    assert history.trimmed
+
+
+def test_the_rest_of_a_plan_does_not_depend_on_retention() -> None:
+    """Seeds that mutants name keep their plans."""
+    retained = {"fill", "trail", "trim"}
+    plans = [plan_of(seed) for seed in range(60)]
+    drawn = [plan for plan in plans if retained & dict(plan.programs).keys()]
+    assert 10 < len(drawn) < 40
+    assert all(dict(plan.programs).keys() >= {"fill", "trail"} for plan in drawn)
+    assert all(dict(plan.programs).keys() - retained for plan in plans)
 
 
 def test_the_right_ends_of_inputs_hold() -> None:

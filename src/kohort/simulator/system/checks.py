@@ -14,6 +14,7 @@ SY10 When faults have ended, every program comes to its end.
 SY11 An app handles each input until it succeeds, or dead-letters it; nothing else is dead-lettered.
 SY12 No retry begins before its delay has passed.
 SY13 With a store, each input is in it exactly once, or in its ledger as failed.
+SY14, SY15: `retention_checks`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from kohort.simulator.checks.violation import Violation
 from kohort.simulator.system.apps import BOOKERS, DELAYS_MS, HANDLERS, is_dead
 from kohort.simulator.system.history import Fate, History, Sent
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, READERS, TABLE
+from kohort.simulator.system.retained import Window
+from kohort.simulator.system.retention_checks import check_retention
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Final:
     offsets: Mapping[TopicPartition, int]
     """What the readers' group has committed."""
     apps: Handled = field(default_factory=lambda: Handled())
+    windows: Mapping[TopicPartition, Window] = field(default_factory=dict[TopicPartition, Window])
+    lost_power: bool = False
 
 
 def check(history: History, final: Final) -> None:
@@ -81,6 +86,7 @@ def check(history: History, final: Final) -> None:
     _handled(history, final)
     _in_time(history)
     _booked(final)
+    check_retention(history, final.windows, lost_power=final.lost_power)
 
 
 def _places(logs: Logs) -> dict[bytes, list[tuple[TopicPartition, int]]]:
@@ -97,10 +103,14 @@ def _acknowledged(history: History, final: Final) -> None:
         if sent.partition.topic == TABLE:
             continue
         stored = places.get(sent.value, [])
-        if sent.fate is Fate.DONE and stored != [(sent.partition, sent.offset)]:
+        window = final.windows.get(sent.partition)
+        is_deleted = window is not None and sent.offset < window.start
+        acknowledged = [] if is_deleted else [(sent.partition, sent.offset)]
+        if sent.fate is Fate.DONE and stored != acknowledged:
             raise Violation(
                 "SY1",
-                f"{sent.value!r} was acknowledged at {_place(sent.partition, sent.offset)}; "
+                f"{sent.value!r} was acknowledged at {_place(sent.partition, sent.offset)}"
+                f"{', which is deleted' if is_deleted else ''}; "
                 f"it is at {[_place(*at) for at in stored] or 'no place'}",
             )
         if len(stored) > 1:

@@ -62,6 +62,28 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class Read:
+    """One record of the topic whose beginning goes, as a reader of it got it.
+
+    Args:
+        program: its name; its lives share their commits.
+        label: program and life.
+        after: the offset that the life had read before, or below which its program has committed.
+        log_start: where the log started then; None while no broker ran.
+        trimmed: up to where DeleteRecords had been acknowledged.
+    """
+
+    program: str
+    label: str
+    partition: TopicPartition
+    offset: int
+    value: bytes
+    after: int
+    log_start: int | None
+    trimmed: int
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One call of an app's handler.
 
@@ -102,6 +124,20 @@ class History:
     )
     """Member, partition, offset of a record below what was committed when the member got the
     partition, and that commit."""
+
+    reads: list[Read] = field(default_factory=list[Read])
+    positions: dict[tuple[str, TopicPartition], int] = field(
+        default_factory=dict[tuple[str, TopicPartition], int]
+    )
+    """By program and partition: the greatest offset that a reader of `reads` asked to commit."""
+    trims: set[tuple[TopicPartition, int]] = field(default_factory=set[tuple[TopicPartition, int]])
+    """What DeleteRecords was asked for."""
+    trimmed: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    """The greatest offset of each partition that it acknowledged."""
+    wrong_starts: list[tuple[str, TopicPartition, int, int]] = field(
+        default_factory=list[tuple[str, TopicPartition, int, int]]
+    )
+    """Program, partition, the offset asked for, and a lower one in the answer."""
 
     def committed(self, group: str, partition: TopicPartition, offset: int) -> None:
         """A commit was acknowledged."""

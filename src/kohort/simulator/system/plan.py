@@ -27,7 +27,8 @@ FAULTS: Final = (
     "wall_jump",
     "slow_network",
 )
-PROGRAMS: Final = ("load", "update", "transact", "move", "read", "handle", "book")
+_DRAWN: Final = ("load", "update", "transact", "move", "read", "handle", "book")
+PROGRAMS: Final = (*_DRAWN, "fill", "trail", "trim")
 
 READ_INPUT: Final = frozenset({"move", "read", "handle", "book"})
 """The programs that need another one to write."""
@@ -102,7 +103,7 @@ class SystemPlan:
 def plan_of(seed: int) -> SystemPlan:
     """The plan of a seed: a random subset of programs and of faults."""
     chance = Random(f"system/{seed}")
-    chosen = [p for p in PROGRAMS if chance.random() < 0.6] or [chance.choice(PROGRAMS)]
+    chosen = [p for p in _DRAWN if chance.random() < 0.6] or [chance.choice(_DRAWN)]
     if READ_INPUT.intersection(chosen):
         chosen = list(dict.fromkeys(["load", *chosen]))
     durability = "fsync" if chance.random() < 0.85 else "os"
@@ -111,7 +112,7 @@ def plan_of(seed: int) -> SystemPlan:
         faults = [f for f in faults if f not in {"power_cut", "disk_error"}]
     return SystemPlan(
         seed,
-        tuple((p, chance.choice((1, 1, 2, 3))) for p in chosen),
+        (*((p, chance.choice((1, 1, 2, 3))) for p in chosen), *_retained(seed)),
         tuple(faults),
         chance.randint(1, 12) if faults else 0,
         chance.choice((4_000, 10_000, 20_000)),
@@ -120,3 +121,13 @@ def plan_of(seed: int) -> SystemPlan:
         chance.choice(("classic", "consumer", "mixed")),
         durability,
     )
+
+
+def _retained(seed: int) -> tuple[tuple[str, int], ...]:
+    """The programs of a topic that is deleted from its beginning, drawn by themselves: the rest of
+    a plan does not depend on them."""
+    chance = Random(f"retention/{seed}")
+    if chance.random() < 0.65:
+        return ()
+    trims = (("trim", 1),) if chance.random() < 0.5 else ()
+    return (("fill", chance.choice((1, 2))), ("trail", chance.choice((1, 2))), *trims)

@@ -28,8 +28,8 @@ from kohort.simulator.system.sync_process import SyncProcess
 
 INPUT, OUTPUT, LEDGER, TABLE = "input", "output", "ledger", "table"
 MOVERS, READERS = "movers", "readers"
-_CLIENT = {"request_timeout_ms": 3_000, "default_api_timeout_ms": 20_000}
-_PRODUCER: dict[str, Any] = {**_CLIENT, "delivery_timeout_ms": 15_000, "max_block_ms": 15_000}
+CLIENT: dict[str, Any] = {"request_timeout_ms": 3_000, "default_api_timeout_ms": 20_000}
+_PRODUCER: dict[str, Any] = {**CLIENT, "delivery_timeout_ms": 15_000, "max_block_ms": 15_000}
 
 
 @dataclass
@@ -45,6 +45,8 @@ class Life:
     partitions: dict[str, int]
     finishing: Callable[[], bool]
     options: dict[str, Any]
+    log_start: Callable[[TopicPartition], int | None]
+    """Where a partition's log starts now; None while no broker runs that could tell."""
 
     @property
     def label(self) -> str:
@@ -65,7 +67,7 @@ class Life:
         return self.process.make(
             AsyncConsumer,
             bootstrap_servers=self.bootstrap,
-            **{**_CLIENT, **timing, "auto_offset_reset": "earliest", "max_poll_records": 7},
+            **{**CLIENT, **timing, "auto_offset_reset": "earliest", "max_poll_records": 7},
             **settings,
         )
 
@@ -78,7 +80,7 @@ class Life:
         return TopicPartition(topic, self.chance.randrange(self.partitions[topic]))
 
 
-async def _send(life: Life, producer: AsyncProducer, sent: Sent) -> None:
+async def send(life: Life, producer: AsyncProducer, sent: Sent) -> None:
     """Send one record; its fate is noted when the producer knows it."""
     life.history.sent.append(sent)
     future = await producer.send(
@@ -109,7 +111,7 @@ async def load(life: Life) -> None:
             for _ in range(life.chance.randint(1, 5)):
                 value = f"{life.label}:{number}".encode()
                 place = life.partition(INPUT)
-                await _send(life, producer, Sent(life.label, number, place, value))
+                await send(life, producer, Sent(life.label, number, place, value))
                 number += 1
             await life.pause(400)
 
@@ -122,7 +124,7 @@ async def update(life: Life) -> None:
             key = f"{life.name}-{life.chance.randrange(4)}".encode()
             value = f"{life.number:04d}.{number:06d}".encode()
             place = TopicPartition(TABLE, sum(key) % life.partitions[TABLE])
-            await _send(life, producer, Sent(life.label, number, place, value, key))
+            await send(life, producer, Sent(life.label, number, place, value, key))
             number += 1
             await life.pause(60)
 
@@ -155,9 +157,9 @@ async def _one_transaction(life: Life, producer: AsyncProducer, number: int) -> 
                 index,
             )
             number += 1  # also where the send raises: each value is unique
-            await _send(life, producer, sent)
+            await send(life, producer, sent)
             if life.chance.random() < 0.2:
-                await _send(life, producer, _row(life, number, index))
+                await send(life, producer, _row(life, number, index))
             if life.chance.random() < 0.2:
                 await life.pause(500)
         if life.chance.random() < 0.2:
@@ -258,7 +260,7 @@ async def read(life: Life) -> None:
 
 PROGRAMS = {"load": load, "update": update, "transact": transact, "move": move, "read": read}
 """By the word that a plan uses."""
-ENDLESS = {"move", "read", "handle", "book"}
+ENDLESS = {"move", "read", "handle", "book", "trail"}
 """They run until the world has seen enough; the others end when they are asked to finish."""
 ONE_AT_A_TIME = {"update"}
 """Nothing fences their lives, whose values would not rise any more."""

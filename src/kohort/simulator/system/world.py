@@ -55,6 +55,16 @@ from kohort.simulator.system.programs import (
     TABLE,
     Life,
 )
+from kohort.simulator.system.retained import (
+    CHECK_INTERVAL_MS,
+    RETENTION_BYTES,
+    SEGMENT_BYTES,
+    WINDOW,
+    Window,
+    fill,
+    trail,
+    trim,
+)
 from kohort.simulator.system.states import coordinator_states
 from kohort.simulator.system.sync_process import SyncProcess
 from kohort.wire.messages.create_topics_request import (
@@ -68,6 +78,11 @@ REST_MS = 120_000
 MAX_EVENTS = 1_500_000
 _LOOK_MS = 250
 P = TypeVar("P", ClientProcess, SyncProcess)
+_WAITING = {**APPS, "trim": trim}
+"""The programs that wait in their calls; the others await."""
+_AWAITING = {**PROGRAMS, "fill": fill, "trail": trail}
+_RETAINED = {"fill", "trail", "trim"}
+"""Those that need the topic whose beginning goes."""
 
 
 @dataclass
@@ -114,7 +129,7 @@ class _Program:
         name = f"{self.name}/{self.lives}"
         ended = partial(self._life_ended, self.lives)
         process: ClientProcess | SyncProcess
-        if self.kind in APPS:  # their clock is the broker's, but for a little
+        if self.kind in _WAITING:  # their clock is the broker's, but for a little
             clock = Clock(world.chance.randint(0, SKEW_MS // 2))
             process = world.new_process(name, clock, ended, SyncProcess)
         else:
@@ -131,11 +146,12 @@ class _Program:
             world.partitions,
             lambda: world.finishing,
             self._options,
+            world.log_start,
         )
         if isinstance(process, SyncProcess):
-            process.run(partial(APPS[self.kind], life))
+            process.run(partial(_WAITING[self.kind], life))
         else:
-            process.run(partial(PROGRAMS[self.kind], life))
+            process.run(partial(_AWAITING[self.kind], life))
 
     def _life_ended(self, life: int, error: BaseException | None) -> None:
         world, process = self._world, self.process
@@ -199,7 +215,8 @@ class SystemWorld:
             self.schedule, self.network, _config(plan), lambda: flushes.randint(*self.flush_ms)
         )
         self._directory = TemporaryDirectory(prefix="kohort-simulator-", dir=_quick_directory())
-        topics = (INPUT, OUTPUT, LEDGER, TABLE)
+        self._kinds = {kind for kind, _ in plan.programs}
+        topics = (INPUT, OUTPUT, LEDGER, TABLE, *((WINDOW,) if self._kinds & _RETAINED else ()))
         self.partitions: dict[str, int] = dict.fromkeys(topics, plan.partitions)
         self.programs = [
             _Program(self, kind, f"{kind}-{number}", self._options(kind, number))
@@ -207,7 +224,6 @@ class SystemWorld:
             for number in range(1, count + 1)
         ]
         self.faults = Faults(self)
-        self._kinds = {kind for kind, _ in plan.programs}
 
     def _options(self, kind: str, number: int) -> dict[str, Any]:
         protocol = self.plan.protocol
@@ -297,6 +313,9 @@ class SystemWorld:
             self._wait(self._all_handled, bound_ms, "the handlers do not come to the end")
         if "book" in self._kinds:
             self._wait(self._all_booked, bound_ms, "the bookers do not come to the end")
+        if WINDOW in self.partitions:
+            self._wait(self._all_trailed, bound_ms, "the readers that trail do not come to the end")
+            self._wait(self._is_retained, bound_ms, "retention does not come to its end")
         return self._read_everything(bound_ms)
 
     def _wait(self, done: Callable[[], bool], bound_ms: int, what: str) -> None:
@@ -330,6 +349,37 @@ class SystemWorld:
         return {
             TopicPartition(topic, p.index): 0 if p.log is None else p.log.end.offset
             for p in known_topic.partitions
+        }
+
+    def log_start(self, place: TopicPartition) -> int | None:
+        """Where a log starts; None while no broker has it open."""
+        partition = self.broker.state.topics.partition(*place) if self.broker.alive else None
+        return None if partition is None or partition.log is None else partition.start_offset
+
+    def _all_trailed(self) -> bool:
+        """Each reader has been given the last record, where there is one."""
+        handed_out = {(r.program, r.partition, r.offset) for r in self.history.reads}
+        trails = [p.name for p in self.programs if p.kind == "trail"]
+        lasts = [
+            (place, end - 1)
+            for place, end in self._ends(WINDOW).items()
+            if (self.log_start(place) or 0) < end
+        ]
+        return all((name, *last) in handed_out for name in trails for last in lasts)
+
+    def _is_retained(self) -> bool:
+        """No log has a segment too many."""
+        return all(
+            len(p.log.segments) == 1 or p.log.size - p.log.segments[0].size < RETENTION_BYTES
+            for p in self.broker.state.opened()
+            if p.topic.name == WINDOW and p.log is not None
+        )
+
+    def _windows(self) -> dict[TopicPartition, Window]:
+        return {
+            TopicPartition(*p.key): Window(p.start_offset, p.log.size)
+            for p in self.broker.state.opened()
+            if p.topic.name == WINDOW and p.log is not None
         }
 
     def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
@@ -411,7 +461,9 @@ class SystemWorld:
             frozenset(books.dead()),
             {group: self._dead_letters(group) for group in (HANDLERS, BOOKERS)},
         )
-        return Final(everything, committed, self._group_offsets(READERS), apps)
+        lost_power = self.reached["fault power_cut"] > 0
+        offsets = self._group_offsets(READERS)
+        return Final(everything, committed, offsets, apps, self._windows(), lost_power)
 
     def _dead_letters(self, group: str) -> frozenset[bytes]:
         topic = retry_topics(group).dead_letter
@@ -465,7 +517,7 @@ class SystemWorld:
                 name=name,
                 num_partitions=count,
                 replication_factor=-1,
-                configs=_TABLE_CONFIGS if name == TABLE else _SMALL_SEGMENTS,
+                configs=_CONFIGS.get(name, _SMALL_SEGMENTS),
             )
             for name, count in self.partitions.items()
         ]
@@ -489,9 +541,12 @@ def _configs(**values: str) -> list[CreatableTopicConfig]:
 
 
 _SMALL_SEGMENTS = _configs(segment_bytes="1500")
-_TABLE_CONFIGS = _configs(
-    cleanup_policy="compact", segment_bytes="600", min_cleanable_dirty_ratio="0.01"
-)
+_CONFIGS = {
+    TABLE: _configs(
+        cleanup_policy="compact", segment_bytes="600", min_cleanable_dirty_ratio="0.01"
+    ),
+    WINDOW: _configs(retention_bytes=str(RETENTION_BYTES), segment_bytes=str(SEGMENT_BYTES)),
+}
 
 
 def _config(plan: SystemPlan) -> BrokerConfig:
@@ -513,7 +568,14 @@ def _config(plan: SystemPlan) -> BrokerConfig:
         log_cleaner_backoff_ms=700,
         log_flush_checkpoint_interval_ms=2_000,
         broker_session_timeout_ms=300,
+        **_often(plan),
     )
+
+
+def _often(plan: SystemPlan) -> dict[str, Any]:
+    """Where retention matters it looks often."""
+    looks = any(kind in _RETAINED for kind, _ in plan.programs)
+    return {"log_retention_check_interval_ms": CHECK_INTERVAL_MS} if looks else {}
 
 
 def run(plan: SystemPlan) -> Outcome:
