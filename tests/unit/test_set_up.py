@@ -164,6 +164,19 @@ def test_the_set_up_carries_out_its_plan(monkeypatch, capsys) -> None:
         set_up.install(Recorded(fails=True), plan(False, "system"))
 
 
+def test_wheels_are_installed_without_their_sources(monkeypatch, tmp_path) -> None:
+    """Issue 15: the tests pass on an installed wheel, which no index and no source replaces."""
+    calls: list[tuple[str, ...]] = []
+    environment = set_up.Environment(tmp_path)
+    monkeypatch.setattr(environment, "pip", lambda *words: calls.append(words))
+    environment.install_wheels("all", "dist")
+    ours, rest = calls
+    assert {"--no-index", "--no-deps", "kohort", "kohort-demo"} <= set(ours)
+    assert ours[ours.index("--find-links") + 1] == "dist"
+    assert rest[-1] == "kohort[all]"
+    assert "-e" not in (*ours, *rest)
+
+
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -182,6 +195,9 @@ def test_make_asks_for_nothing_by_default(tmp_path) -> None:
 
     assert "--java auto --compiler auto" in planned()
     assert "--java pypi --compiler none" in planned("JAVA=pypi", "COMPILER=none")
+    assert "--wheels" not in planned()
+    assert f"{venv.removeprefix('VENV=')} --java auto" in planned("WHEELS=dist")
+    assert "--compiler auto --wheels dist\n" in planned("WHEELS=dist")
 
 
 @needs_make
