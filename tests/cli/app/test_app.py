@@ -65,6 +65,16 @@ def test_runs_until_sigterm_and_tells_how_it_ended(cluster: Cluster, program) ->
     assert f"app billing reads {topic} on {cluster.bootstrap}" in err
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_an_app_without_handlers_is_refused(bare: Run, tmp_path: Path, command: str) -> None:
+    """Before its cluster is asked for anything."""
+    (tmp_path / "empty_app.py").write_text("from kohort import App\n\napp = App('billing')\n")
+    where = f"{tmp_path / 'empty_app.py'}:app"
+    ran = bare("app", command, where)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{where}: the app has no handler; register one with @app.handler(TOPIC)" in ran.err
+
+
 def test_what_takes_longer_than_the_drain_is_given_up(cluster: Cluster, program) -> None:
     """Exit code 4, and the record is done again by whoever comes next."""
     topic, where = program

@@ -134,7 +134,8 @@ def release(features: BrokerFeatures) -> str:
     """The release of Apache Kafka that a broker's agreed features belong to."""
     level = features.features.get(METADATA_VERSION)
     if level is None:
-        return f"{len(features.apis)} APIs, no {METADATA_VERSION} (Kafka before 3.3, or not Kafka)"
+        makes = "a broker of Kohort, Kafka before 3.3 or another make"
+        return f"{len(features.apis)} APIs, no {METADATA_VERSION} ({makes})"
     names = [name for least, name in RELEASES if least <= level]
     return f"{METADATA_VERSION} {level} (Kafka {names[-1] if names else 'before 3.3'} or later)"
 
