@@ -28,7 +28,11 @@ CHANGES = pa.schema(
     ]
 )
 BOOKS = "SELECT batch_id, rows_read, rows_loaded, rows_deleted FROM kohort_batch_history ORDER BY 1"
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid' "
+    "AND query LIKE 'MERGE%'"
+)
+"""Merges that wait for another transaction's row; autovacuum waits for locks, too."""
 
 
 class Spy(psycopg.Cursor[Any]):
@@ -75,6 +79,25 @@ def test_an_upsert_is_one_merge(upserts: Query, statements: list[str]) -> None:
     assert upserts.commit(upserts.stage((2, 20), (3, 3))) == ""
     assert ways(statements) == ["MERGE"]
     assert upserts.rows() == [(1, 1), (2, 20), (3, 3)]
+
+
+@pytest.mark.parametrize(("own", "used"), [("1MB", "64MB"), ("100MB", "100MB")])
+def test_a_merge_sorts_in_memory(
+    upserts: Query, monkeypatch: pytest.MonkeyPatch, own: str, used: str
+) -> None:
+    """A larger setting of the user's own stays, and other transactions keep theirs."""
+    monkeypatch.setenv("PGOPTIONS", f"-c work_mem={own}")
+    seen: list[Any] = []
+
+    def note(cursor: Any) -> str:
+        seen.extend(cursor.query("SHOW work_mem"))
+        return ""
+
+    upserts.batches.store.close()  # the next connection has the setting
+    upserts.batches.also = note
+    assert upserts.commit(upserts.stage((1, 1))) == ""
+    assert seen == [(used,)]
+    assert upserts.batches.store.query("SHOW work_mem") == [(own,)]
 
 
 def test_staged_rows_are_counted_by_the_rows_that_change(

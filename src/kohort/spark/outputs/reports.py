@@ -16,13 +16,7 @@ import pyarrow as pa
 
 from kohort.spark.formats.plain_arrays import plain_array
 
-REPORT_SCHEMA: Final = (
-    "attempt long, rows long, output string, rejected string, "
-    "topic string, partition int, problem string"
-)
-"""`rows` counts rows staged for the table `output`, or records written to `topic`/`partition`.
-`rejected` holds the rows that the database refused, as JSON; `problem` says why a write failed."""
-_REPORT: Final = pa.schema(
+REPORT_SCHEMA: Final = pa.schema(
     [
         ("attempt", pa.int64()),
         ("rows", pa.int64()),
@@ -33,9 +27,11 @@ _REPORT: Final = pa.schema(
         ("problem", pa.string()),
     ]
 )
+"""`rows` counts rows staged for the table `output`, or records written to `topic`/`partition`.
+`rejected` holds the rows that the database refused, as JSON; `problem` says why a write failed."""
 
 
 def report_batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Reports as an Arrow batch of `REPORT_SCHEMA`; columns that a row lacks are null."""
-    columns = [plain_array([row.get(f.name) for row in rows], f.type) for f in _REPORT]
-    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+    columns = [plain_array([row.get(f.name) for row in rows], f.type) for f in REPORT_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=REPORT_SCHEMA)

@@ -56,6 +56,10 @@ _TAKES_MERGE: Final = """
         AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal)
     FROM pg_class c WHERE c.oid = to_regclass(?)"""
 """True where MERGE does what ON CONFLICT does; triggers of an insert, say, would see fewer rows."""
+_SORT_IN_MEMORY: Final = """
+    SELECT set_config('work_mem', '64MB', true)
+    WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('64MB')"""
+"""For this transaction: by default 4 MB, which the rows of a larger batch do not fit into."""
 STAGE_FILE: Final = "kohort_staging"
 INTO_OUTBOX: Final = "INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"
 SCHEMA: Final = (
@@ -545,6 +549,7 @@ class PostgresBatches(BatchStore):
     def _load(
         self, cursor: Cursor, merge: Merge, attempts: Sequence[int]
     ) -> tuple[int, list[Rejected]]:
+        cursor.query(_SORT_IN_MEMORY)
         table = quote(merge.output.table)
         by_merge = merge.updates and table not in self.contended
         if not (by_merge and cursor.query(_TAKES_MERGE, (table,)) == [(True,)]):

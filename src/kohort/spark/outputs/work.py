@@ -19,9 +19,10 @@ import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
@@ -42,6 +43,9 @@ from kohort.spark.outputs.writing import (
     written,
 )
 
+_REPORTS: Final = from_arrow_schema(REPORT_SCHEMA)
+_ENCODED: Final = from_arrow_schema(ENCODED_SCHEMA)
+"""As Spark's types: their text would be parsed for each batch."""
 Frames = Mapping[str, DataFrame]
 Planned = Callable[[Hashable, Frames, Callable[[Frames], DataFrame]], DataFrame]
 
@@ -156,7 +160,7 @@ class BatchWork:
         )
         if list(columns) != frame.columns:
             frame = frame.select(*map(_quoted, columns))
-        return frame.mapInArrow(staged_rows(spec), REPORT_SCHEMA)
+        return frame.mapInArrow(staged_rows(spec), _REPORTS)
 
     def _written(
         self,
@@ -178,7 +182,7 @@ class BatchWork:
         outbox = self.database.store.url if self.database is not None else None
         spec = WriteSpec(topics[0].output.client, outbox, self.query)
         shuffled = batches.repartitionById(tasks, batches["owner"])
-        return shuffled.mapInArrow(written(spec), REPORT_SCHEMA)
+        return shuffled.mapInArrow(written(spec), _REPORTS)
 
 
 def _encoded(
@@ -192,9 +196,7 @@ def _encoded(
     if output.timestamp is not None:
         columns.append(frame[_quoted(output.timestamp)].alias("timestamp"))
     names = {name: partitions[name] for name in output.names}
-    return frame.select(*columns).mapInArrow(
-        encoded(output, names, owner_of, tasks), ENCODED_SCHEMA
-    )
+    return frame.select(*columns).mapInArrow(encoded(output, names, owner_of, tasks), _ENCODED)
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:

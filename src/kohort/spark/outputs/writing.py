@@ -37,12 +37,11 @@ from kohort.spark.outputs.table_transaction import INTO_OUTBOX
 from kohort.spark.outputs.topics import Encoder, TopicOutput
 from kohort.spark.worker import forget, keep, settle_down
 
-ENCODED_SCHEMA: Final = "owner int, topic string, partition int, records int, payload binary"
 IDENTITY: Final = "kohort.transaction.identity"
 """The local property of a job in which its tasks find whose transaction they write into. So the
 plan of a job says nothing of its batch, and the next batch can use it again."""
 _FLUSH_BYTES: Final = 4 << 20
-_ENCODED: Final = pa.schema(
+ENCODED_SCHEMA: Final = pa.schema(
     [
         ("owner", pa.int32()),
         ("topic", pa.string()),
@@ -96,8 +95,8 @@ def _rows(ready: list[EncodedBatch], owner_of: Mapping[str, int], tasks: int) ->
     columns = [owners, *(list(column) for column in zip(*ready, strict=True))]
     if not ready:
         columns = [[], [], [], [], []]
-    arrays = [plain_array(c, f.type) for c, f in zip(columns, _ENCODED, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ENCODED)
+    arrays = [plain_array(c, f.type) for c, f in zip(columns, ENCODED_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
 
 def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
