@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 
@@ -149,7 +148,6 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.slept = lambda: None
-        self.time_ns = time.time_ns
 
     def monotonic(self) -> float:
         return self.now_s
@@ -162,7 +160,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("kohort.retry.redrive.time", clock)
+    monkeypatch.setattr("kohort.retry.redrive.steady_s", clock.monotonic)
+    monkeypatch.setattr("kohort.retry.redrive.pause", clock.sleep)
     return clock
 
 

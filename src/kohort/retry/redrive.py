@@ -17,21 +17,19 @@ Rules:
   readers of committed records from the target, as `App`.
 - A record that was redriven by this id and failed again is not sent again by it.
 - A stub's value is read at its origin; when it is gone there, the record is skipped and reported.
-
-Shell: the clock, to keep a rate.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kohort.client.admin.admin import Admin
+from kohort.client.common.completion import pause, steady_s, wall_ms
 from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig, known_to
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.consumer import Consumer
@@ -192,7 +190,7 @@ class Redrive:
         begun meanwhile: that one continues from where this one was.
         """
         self._stop = False
-        report, started = Report(), time.monotonic()
+        report, started = Report(), steady_s()
         with self._consumer() as consumer, self._producer() as producer, self._told_when_fenced():
             count = self._counts()[self._target]
             producer.init_transactions()  # before the progress is read: it is ours from here on
@@ -267,8 +265,8 @@ class Redrive:
 
     def _wait_until(self, time_s: float) -> None:
         """Wait for a time of the monotonic clock, or until the run is stopped."""
-        while not self._stop and (left_s := time_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, STOP_HEARD_S))
+        while not self._stop and (left_s := time_s - steady_s()) > 0:
+            pause(min(left_s, STOP_HEARD_S))
 
     def _pages(self, consumer: Consumer, at_once: int = PAGE_RECORDS) -> Iterator[list[Record]]:
         """The dead-letter topic from this redrive's position to its end, a page at a time."""
@@ -289,7 +287,7 @@ class Redrive:
 
     def _copies(self, consumer: Consumer, page: Sequence[Record], report: Report) -> Iterator[Copy]:
         """What is to be sent for a page."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         for record in page:
             try:
                 retry = parse(record.headers)
