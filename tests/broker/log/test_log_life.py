@@ -322,3 +322,18 @@ def test_what_comes_after_a_power_cut_is_seen_though_what_was_deleted_is_gone() 
     for _ in range(3):
         assert harness.read_all("t", start=5) == [(5, b"new")]
         harness = harness.restarted(clean=False)
+
+
+def test_names_that_a_killed_broker_made_outlive_a_power_cut() -> None:
+    """L1: it was killed before it flushed them; what is acknowledged after that rests on them."""
+    for seed in range(12):
+        disk = ShadowFiles(random.Random(seed))
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        harness.create("t")
+        harness.env.hold_flushes = True
+        harness.produce_async("t", batch_of([b"unknown"]))
+        harness.env.settle()
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        assert harness.produce("t", batch_of([b"new"])).error_code == 0
+        harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+        assert b"new" in [value for _, value in harness.read_all("t")]

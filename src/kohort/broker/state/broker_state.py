@@ -149,9 +149,12 @@ class BrokerState:
         stored, unsynced = self.topics.stored(), list[Syncable]()
         for partition in stored:
             partition.log = self._open(partition, unsynced)
-            if self.durable and partition.log.size == 0:  # perhaps its file was made just now
+            if self.durable and (partition.log.size == 0 or not self.directory.clean):
+                # Its files were made just now, perhaps, or by a process that was killed.
                 unsynced.append(Names(self.files, partition.log.directory))
             self.leadership.recovered(*partition.key, partition.log.leader_epoch)
+        if self.durable and not self.directory.clean:
+            unsynced.append(self._names)
         self.files.sync_all(unsynced)
         if stored:
             how = "closed in order" if self.directory.clean else "recovered, as after a crash"
