@@ -287,6 +287,7 @@ SYSTEM: Final = Section(
         "SY14": "retention and DeleteRecords take only the beginning of a log, retention no more "
         "than the topic's limit allows; what DeleteRecords has answered does not come back",
         "SY15": "a reader misses only records that were deleted before it came to them",
+        "SY16": "a redrive sends each dead letter that was there when it began once, and no other",
     },
 )
 

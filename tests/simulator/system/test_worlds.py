@@ -25,6 +25,7 @@ from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
+from kohort.simulator.system.redrives import Redriven, mended
 from kohort.simulator.system.retained import RETENTION_BYTES, WINDOW, Window
 from kohort.simulator.system.running import Coverage, Overrides, run_seed, smallest
 from kohort.simulator.system.sync_process import SyncProcess
@@ -74,7 +75,7 @@ def test_a_seed_decides_everything() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_happens_and_is_survived(fault: str) -> None:
     """Every kind of fault alone, with every program at work."""
-    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS, "fill", "trail", "trim"))
+    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS, "fill", "trail", "trim", "redrive"))
     plan = SystemPlan(11, programs, (fault,), 3, 2_500, 2, 2, "mixed", "fsync")
     outcome = run(plan)
     assert not outcome.failed, outcome.what
@@ -228,7 +229,17 @@ def broken_promises() -> dict[str, tuple[History, Final]]:
             History([_sent(0, b"x", Fate.DONE, 0, W0)], reads=[_read(1)]),
             _window(Window(0, 0), Stored(0, None, b"x")),
         ),
+        "SY16": (History(), _redriven(sent=(mended("r-0", b"x"),) * 2)),
     }
+
+
+R0 = TopicPartition("retry", 0)
+"""The dead-letter topic."""
+
+
+def _redriven(sent: tuple[bytes, ...], end: int = 1) -> Final:
+    """One dead letter, and one redrive that goes up to `end`."""
+    return replace(_final(), redriven=Redriven({R0: {0: b"x"}}, sent, {"r-0": {R0: end}}))
 
 
 def _window(window: Window, *records: Stored) -> Final:
@@ -278,6 +289,47 @@ def test_each_wrong_end_of_an_input_is_noticed(end: str) -> None:
     with pytest.raises(Violation, match=what) as broken:
         check(*WRONG_ENDS[end])
     assert broken.value.code == code
+
+
+WRONG_REDRIVES: dict[str, tuple[History, Final]] = {
+    "SY16 had ended": (History(sent_after_the_end=[("r-0", 1)]), _final()),
+    "SY16 not sent as": (History(), _redriven(())),
+    "SY16 too often": (History(), _redriven((mended("r-0", b"x"),), end=0)),
+    "SY11 has come to no end": (
+        History(),
+        replace(_redriven((mended("r-0", b"x"),)), apps=Handled(frozenset({"handle"}))),
+    ),
+}
+
+
+@pytest.mark.parametrize("end", WRONG_REDRIVES)
+def test_each_wrong_end_of_a_redrive_is_noticed(end: str) -> None:
+    """SY16, SY11: what a redrive sends, and what becomes of it."""
+    code, _, what = end.partition(" ")
+    with pytest.raises(Violation, match=what) as broken:
+        check(*WRONG_REDRIVES[end])
+    assert broken.value.code == code
+
+
+def test_the_right_end_of_a_redrive_holds() -> None:
+    """Its own copies that failed again are not sent again; those of another redrive are."""
+    own, other = mended("r-0", b"x"), mended("r-1", b"x")
+    letters = {R0: {0: b"x", 1: own, 2: other}}
+    sent = (own, mended("r-0", other))
+    final = replace(_final(), redriven=Redriven(letters, sent, {"r-0": {R0: 3}}))
+    check(History(), final)
+
+
+@pytest.mark.parametrize("fault", ["client_kill", "client_twin"])
+def test_dead_letters_are_redriven_in_a_simulated_system(fault: str) -> None:
+    """A redrive that is killed continues; of two runs at once one ends."""
+    programs = (("load", 2), ("handle", 1), ("redrive", 2))
+    world = SystemWorld(SystemPlan(1, programs, (fault,), 8, 10_000, 1, 2, "mixed", "fsync"))
+    outcome = world.run()
+    assert not outcome.failed, outcome.what
+    redriven = world.redriven()
+    assert len(redriven.sent) > 10
+    assert len(world.history.ended_redrives) > 2
 
 
 FULL = Window(2, RETENTION_BYTES)
@@ -339,12 +391,15 @@ def test_logs_start_later_and_later_under_their_readers() -> None:
 
 def test_the_rest_of_a_plan_does_not_depend_on_retention() -> None:
     """Seeds that mutants name keep their plans."""
-    retained = {"fill", "trail", "trim"}
+    retained, later = {"fill", "trail", "trim"}, {"fill", "trail", "trim", "redrive"}
     plans = [plan_of(seed) for seed in range(60)]
     drawn = [plan for plan in plans if retained & dict(plan.programs).keys()]
     assert 10 < len(drawn) < 40
     assert all(dict(plan.programs).keys() >= {"fill", "trail"} for plan in drawn)
-    assert all(dict(plan.programs).keys() - retained for plan in plans)
+    assert all(dict(plan.programs).keys() - later for plan in plans)
+    redriving = [dict(plan.programs) for plan in plans if "redrive" in dict(plan.programs)]
+    assert 5 < len(redriving) < 30
+    assert all("handle" in programs for programs in redriving)
 
 
 def test_the_right_ends_of_inputs_hold() -> None:

@@ -14,7 +14,7 @@ SY10 When faults have ended, every program comes to its end.
 SY11 An app handles each input until it succeeds, or dead-letters it; nothing else is dead-lettered.
 SY12 No retry begins before its delay has passed.
 SY13 With a store, each input is in it exactly once, or in its ledger as failed.
-SY14, SY15: `retention_checks`.
+SY14, SY15: `retention_checks`; SY16: `redrives`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from kohort.simulator.checks.violation import Violation
 from kohort.simulator.system.apps import BOOKERS, DELAYS_MS, HANDLERS, is_dead
 from kohort.simulator.system.history import Fate, History, Sent
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, READERS, TABLE
+from kohort.simulator.system.redrives import Redriven, check_redrives
 from kohort.simulator.system.retained import Window
 from kohort.simulator.system.retention_checks import check_retention
 
@@ -72,6 +73,7 @@ class Final:
     apps: Handled = field(default_factory=lambda: Handled())
     windows: Mapping[TopicPartition, Window] = field(default_factory=dict[TopicPartition, Window])
     lost_power: bool = False
+    redriven: Redriven = field(default_factory=lambda: Redriven())
 
 
 def check(history: History, final: Final) -> None:
@@ -86,6 +88,7 @@ def check(history: History, final: Final) -> None:
     _handled(history, final)
     _in_time(history)
     _booked(final)
+    check_redrives(history, final.redriven)
     check_retention(history, final.windows, lost_power=final.lost_power)
 
 
@@ -286,18 +289,22 @@ def _handled(history: History, final: Final) -> None:
         elif value not in succeeded:
             what = "was never handled to its end"
             raise Violation("SY11", f"{_place(partition, record.offset)} {value!r} {what}")
+    for value in final.redriven.sent:
+        if value not in (dead if is_dead(value) else succeeded):
+            raise Violation("SY11", f"{value!r} was redriven, and has come to no end")
     for value in dead:
         if not is_dead(value):
             raise Violation("SY11", f"{value!r} would have succeeded and is a dead letter")
 
 
 def _in_time(history: History) -> None:
-    first: dict[tuple[str, TopicPartition, int, int], int] = {}
+    first: dict[tuple[str, TopicPartition, int, bytes, int], int] = {}
     for a in history.attempts:  # in the order of time
-        first.setdefault((a.group, a.partition, a.offset, a.number), a.at_ms)
+        record = a.group, a.partition, a.offset, a.value
+        first.setdefault((*record, a.number), a.at_ms)
         if a.number == 0:
             continue
-        before_ms = first.get((a.group, a.partition, a.offset, a.number - 1))
+        before_ms = first.get((*record, a.number - 1))
         place = _place(a.partition, a.offset)
         if before_ms is None:
             raise Violation("SY12", f"{a.label} begins retry {a.number} of {place} out of nothing")

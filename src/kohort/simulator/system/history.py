@@ -139,6 +139,12 @@ class History:
     )
     """Program, partition, the offset asked for, and a lower one in the answer."""
 
+    redrives: dict[str, int] = field(default_factory=dict[str, int])
+    """By program: the number of the redrive that it is at."""
+    ended_redrives: set[str] = field(default_factory=set[str])
+    sent_after_the_end: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Redrives that had ended, and how many records they sent all the same."""
+
     def committed(self, group: str, partition: TopicPartition, offset: int) -> None:
         """A commit was acknowledged."""
         key = group, partition

@@ -28,7 +28,7 @@ FAULTS: Final = (
     "slow_network",
 )
 _DRAWN: Final = ("load", "update", "transact", "move", "read", "handle", "book")
-PROGRAMS: Final = (*_DRAWN, "fill", "trail", "trim")
+PROGRAMS: Final = (*_DRAWN, "fill", "trail", "trim", "redrive")
 
 READ_INPUT: Final = frozenset({"move", "read", "handle", "book"})
 """The programs that need another one to write."""
@@ -112,7 +112,11 @@ def plan_of(seed: int) -> SystemPlan:
         faults = [f for f in faults if f not in {"power_cut", "disk_error"}]
     return SystemPlan(
         seed,
-        (*((p, chance.choice((1, 1, 2, 3))) for p in chosen), *_retained(seed)),
+        (
+            *((p, chance.choice((1, 1, 2, 3))) for p in chosen),
+            *_retained(seed),
+            *(_redrives(seed) if "handle" in chosen else ()),
+        ),
         tuple(faults),
         chance.randint(1, 12) if faults else 0,
         chance.choice((4_000, 10_000, 20_000)),
@@ -131,3 +135,9 @@ def _retained(seed: int) -> tuple[tuple[str, int], ...]:
         return ()
     trims = (("trim", 1),) if chance.random() < 0.5 else ()
     return (("fill", chance.choice((1, 2))), ("trail", chance.choice((1, 2))), *trims)
+
+
+def _redrives(seed: int) -> tuple[tuple[str, int], ...]:
+    """Redrives of what an app could not handle, drawn by themselves as well."""
+    chance = Random(f"redrive/{seed}")
+    return (("redrive", chance.choice((1, 1, 2))),) if chance.random() < 0.4 else ()

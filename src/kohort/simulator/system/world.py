@@ -24,6 +24,8 @@ from kohort.broker.base.request import ANONYMOUS, Call
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.async_consumer import AsyncConsumer
 from kohort.errors import KohortError
+from kohort.group.coordinator.state.classic_records import StoredOffset
+from kohort.retry.redrive import GROUP_PREFIX
 from kohort.simulator.checks.violation import Violation
 from kohort.simulator.machine import Clock
 from kohort.simulator.schedule import Schedule
@@ -55,6 +57,7 @@ from kohort.simulator.system.programs import (
     TABLE,
     Life,
 )
+from kohort.simulator.system.redrives import Redriven, is_mended, redrive
 from kohort.simulator.system.retained import (
     CHECK_INTERVAL_MS,
     RETENTION_BYTES,
@@ -78,7 +81,7 @@ REST_MS = 120_000
 MAX_EVENTS = 1_500_000
 _LOOK_MS = 250
 P = TypeVar("P", ClientProcess, SyncProcess)
-_WAITING = {**APPS, "trim": trim}
+_WAITING = {**APPS, "trim": trim, "redrive": redrive}
 """The programs that wait in their calls; the others await."""
 _AWAITING = {**PROGRAMS, "fill": fill, "trail": trail}
 _RETAINED = {"fill", "trail", "trim"}
@@ -311,6 +314,8 @@ class SystemWorld:
             self._wait(self._all_read, bound_ms, "the readers do not come to the end")
         if "handle" in self._kinds:
             self._wait(self._all_handled, bound_ms, "the handlers do not come to the end")
+        if "redrive" in self._kinds:
+            self._wait(self._all_redriven, bound_ms, "what was redriven does not come to its end")
         if "book" in self._kinds:
             self._wait(self._all_booked, bound_ms, "the bookers do not come to the end")
         if WINDOW in self.partitions:
@@ -383,12 +388,15 @@ class SystemWorld:
         }
 
     def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        return {place: kept.offset for place, kept in self._group_commits(group).items()}
+
+    def _group_commits(self, group: str) -> dict[TopicPartition, StoredOffset]:
         """What the coordinator in charge knows of a group's commits."""
         for node in self.broker.nodes:
             for host in node.groups.hosts():
                 offsets = host.shard.durable.offsets.get(group)
                 if host.loaded and offsets:
-                    return {TopicPartition(*at): kept.offset for at, kept in offsets.items()}
+                    return {TopicPartition(*at): kept for at, kept in offsets.items()}
         return {}
 
     def _all_moved(self) -> bool:
@@ -402,7 +410,7 @@ class SystemWorld:
         attempts = {
             (a.partition, a.offset, a.number): a
             for a in self.history.attempts
-            if a.group == HANDLERS
+            if a.group == HANDLERS and not is_mended(a.value)
         }
         dead: set[bytes] = set()
         for place in self._ends(INPUT):
@@ -416,6 +424,34 @@ class SystemWorld:
             if attempt is None:
                 dead.add(attempts[place, offset, number - 1].value)
         return dead <= self._dead_letters(HANDLERS)
+
+    def _all_redriven(self) -> bool:
+        """What redrives have sent was handled, or has failed again."""
+        ended = {a.value for a in self.history.attempts if a.group == HANDLERS and a.succeeded}
+        ended |= self._dead_letters(HANDLERS)
+        entry = retry_topics(HANDLERS).entry
+        return all(r.value in ended for _, log in self._log(entry).items() for r in log)
+
+    def redriven(self) -> Redriven:
+        """What redrives have left behind."""
+        topics = retry_topics(HANDLERS)
+        entry, letters = self._log(topics.entry), self._log(topics.dead_letter)
+        return Redriven(
+            {place: {r.offset: r.value or b"" for r in log} for place, log in letters.items()},
+            tuple(r.value or b"" for log in entry.values() for r in log),
+            {
+                redrive_id: self._group_ends(f"{GROUP_PREFIX}{redrive_id}")
+                for name, last in self.history.redrives.items()
+                for redrive_id in (f"{name}-{number}" for number in range(last + 1))
+            },
+        )
+
+    def _group_ends(self, group: str) -> dict[TopicPartition, int]:
+        """What a redrive has noted beside its commits."""
+        return {
+            place: int(kept.metadata.rpartition("=")[2])
+            for place, kept in self._group_commits(group).items()
+        }
 
     def _all_booked(self) -> bool:
         """By the store: what a group has committed is only a hint there."""
@@ -463,14 +499,18 @@ class SystemWorld:
         )
         lost_power = self.reached["fault power_cut"] > 0
         offsets = self._group_offsets(READERS)
-        return Final(everything, committed, offsets, apps, self._windows(), lost_power)
+        redriven = self.redriven() if "redrive" in self._kinds else Redriven()
+        return Final(everything, committed, offsets, apps, self._windows(), lost_power, redriven)
 
     def _dead_letters(self, group: str) -> frozenset[bytes]:
-        topic = retry_topics(group).dead_letter
-        if self.broker.state.topics.get(topic) is None:
-            return frozenset()
-        logs = self._read(list(self._ends(topic)), "read_committed")
+        logs = self._log(retry_topics(group).dead_letter)
         return frozenset(record.value or b"" for records in logs.values() for record in records)
+
+    def _log(self, topic: str) -> Logs:
+        """What a topic shows; nothing where there is none."""
+        if self.broker.state.topics.get(topic) is None:
+            return {}
+        return self._read(list(self._ends(topic)), "read_committed")
 
     def _read(
         self, places: list[TopicPartition], isolation: str, bound_ms: int | None = None
