@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import kohort
 from tests.pages import blocks_of
 from tests.patience import PATIENCE_S
 from tests.testing.verifiable_run import ENV, KOHORT
 
-ROOT = Path(kohort.__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "testing.md"
 
 
