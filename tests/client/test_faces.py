@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +58,7 @@ def test_every_call_has_its_twin(sync: type, tasks: type) -> None:
         twin = theirs[name]
         assert callable(twin)
         assert taken(twin) == taken(call), name
-        assert asyncio.iscoroutinefunction(twin) == (name not in NEVER_WAIT), name
+        assert inspect.iscoroutinefunction(twin) == (name not in NEVER_WAIT), name
 
 
 @pytest.mark.parametrize("face", [face for pair in PAIRS for face in pair])
