@@ -38,7 +38,7 @@ from kohort.testing import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARTITIONS, BATCH_ROWS, WARM_UPS, BATCHES, ROUNDS = 8, 100_000, 3, 4, 3
+PARTITIONS, BATCH_ROWS, WARM_UPS, BATCHES, ROUNDS = 8, 100_000, 3, 8, 4
 REPLACED = 250_001
 """A row of an even number has the key of the row so far before it."""
 TOPIC = "orders"
