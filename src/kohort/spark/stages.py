@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.spark")
 NO_OFFSET: Final = "-"
 _EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+_ARROW_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_UNLIMITED: Final = str(2**31 - 1)
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 MOST_PARTITIONS_PER_CORE: Final = 16
 NO_OPTIONS: Final[Mapping[str, str]] = {}
@@ -57,6 +59,7 @@ class Owner(Protocol):
     graph: Graph
     trigger_ms: int
     transaction_timeout_ms: int
+    max_offsets_per_trigger: int | None
     reached: Callable[[Step], None]
     now_ms: Callable[[], int] | None
 
@@ -149,15 +152,19 @@ class PipelineStages:
             .option("checkpointLocation", self.checkpoint.location(checkpoint))
             .foreachBatch(function)
         )
-        empty_batches = True
+        settings: dict[str, str] = {}
         if stage.stateful is not None:
             writer = writer.outputMode(mode_of(stage.stateful))
-            empty_batches = emits_without_rows(frame, mode_of(stage.stateful))
+            if not emits_without_rows(frame, mode_of(stage.stateful)):
+                settings[_EMPTY_BATCHES] = "false"  # one would only free state; the next one does
+        elif pipeline.max_offsets_per_trigger is None and not _is_set(self.spark, _ARROW_BYTES):
+            # Spark sums an Arrow batch's bytes at each row; a whole micro-batch is bounded already.
+            settings[_ARROW_BYTES] = _UNLIMITED
         if mode == "available_now":
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{pipeline.trigger_ms} milliseconds")
-        with _empty_batches(self.spark, enabled=empty_batches):
+        with settings_of_queries(self.spark, settings):
             return writer.start()
 
     @contextmanager
@@ -260,21 +267,24 @@ def too_many_partitions(step: str, partitions: int, cores: int, checkpoint: str)
 
 
 @contextmanager
-def _empty_batches(spark: SparkSession, *, enabled: bool) -> Generator[None]:
-    """Whether queries that start within this run a batch without input when the watermark moves.
-
-    Where it cannot emit a row, it costs as much as a small batch and only frees state, which the
-    next batch frees too. A query copies the session's settings when it starts.
-    """
-    if enabled:  # as the session says
-        yield
-        return
-    before = spark.conf.get(_EMPTY_BATCHES, "true") or "true"
-    spark.conf.set(_EMPTY_BATCHES, "false")
+def settings_of_queries(spark: SparkSession, settings: Mapping[str, str]) -> Generator[None]:
+    """Settings of the queries that start within this: each copies the session's when it starts."""
+    before = {name: spark.conf.get(name) or "" for name in settings if _is_set(spark, name)}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(_EMPTY_BATCHES, before)
+        for name in settings:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
+
+
+def _is_set(spark: SparkSession, name: str) -> bool:
+    """Whether a value was chosen: Spark's own default is not listed."""
+    return name in spark.conf.getAll
 
 
 def read_range(files: CheckpointFiles, query: str, batch_id: int) -> BatchRange:
