@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -320,6 +321,14 @@ def test_keys_are_read_again(issuer: Issuer) -> None:
         assert time.monotonic() < end
         assert keys.verify(signed(first, "one"), now_ms)[0] == "dave"
     assert try_second()
+
+
+def test_a_refused_read_of_keys_keeps_no_connection(issuer: Issuer) -> None:
+    issuer.answer = (500, b"")
+    with pytest.raises(ConfigError, match="500") as caught:
+        Jwks(issuer.url, TokenRules(), 1)
+    assert isinstance(caught.value.__cause__, HTTPError)
+    assert caught.value.__cause__.fp.closed
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "ftp://x/y", "file:///no/such/file", "x"])

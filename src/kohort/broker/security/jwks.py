@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, cast
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import (
     HTTPDefaultErrorHandler,
@@ -121,6 +121,8 @@ def _read(url: str) -> dict[str, Any]:
             )
         document: Any = json.loads(data)
     except (OSError, URLError, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it has the connection
         raise ConfigError(f"{_SETTING}={url} cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{_SETTING}={url} is not a JWKS document")
