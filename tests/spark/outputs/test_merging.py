@@ -125,7 +125,11 @@ def test_a_key_that_another_writer_inserts_meanwhile(upserts: Query, statements:
 
 
 def test_a_writer_that_locks_in_another_order(upserts: Query, statements: list[str]) -> None:
+    """Whoever is first at the row that the merge lets go of decides whether it meets a second
+    deadlock: then the whole transaction is tried again.
+    """
     assert upserts.commit(upserts.stage((1, 1), (2, 2))) == ""
+    statements.clear()
     attempt = upserts.stage((1, 10), (2, 20))
     with psycopg.connect(upserts.url) as other, ThreadPoolExecutor(2) as pool:
         other.execute("SET deadlock_timeout = '1h'")  # the batch is the one that notices
@@ -137,7 +141,7 @@ def test_a_writer_that_locks_in_another_order(upserts: Query, statements: list[s
         other.commit()
         assert batch.result() == ""
     assert upserts.rows() == [(1, 10), (2, 20)]
-    assert ways(statements)[-2:] == ["MERGE", "INSERT"]
+    assert ways(statements)[:2] == ["MERGE", "INSERT"]
 
 
 @pytest.mark.parametrize(
