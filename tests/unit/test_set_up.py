@@ -186,7 +186,8 @@ def test_make_asks_for_nothing_by_default(tmp_path) -> None:
     venv = f"VENV={tmp_path / 'venv'}"
 
     def planned(*words: str) -> str:
-        env = {k: v for k, v in os.environ.items() if k not in ("JAVA", "COMPILER", "MAKEFLAGS")}
+        own = ("JAVA", "COMPILER", "WHEELS", "MAKEFLAGS")  # of a `make test` that runs this
+        env = {k: v for k, v in os.environ.items() if k not in own}
         done = subprocess.run(
             ["make", "-n", "setup", venv, *words], capture_output=True, text=True, cwd=ROOT, env=env
         )
