@@ -121,7 +121,6 @@ def topics(bench: Bench, cluster: Cluster, connector: bool) -> None:
     cluster.create_topic("theirs", partitions=PARTITIONS)
     cluster.create_topic("ours", partitions=PARTITIONS)
     for turn in range(ROUNDS):
-        shown = show if turn else ignored
         for compression in ("none", "lz4"):
             theirs = 0.0
             if connector:
@@ -132,7 +131,8 @@ def topics(bench: Bench, cluster: Cluster, connector: bool) -> None:
                     .option("kafka.compression.type", compression)
                 )
                 theirs = bench.median_s(writer, f"theirs {compression} {turn}")
-                shown(f"Spark's Kafka sink, at least once, {compression}", TOPIC_ROWS, theirs)
+                if turn:
+                    show(f"Spark's Kafka sink, at least once, {compression}", TOPIC_ROWS, theirs)
             function = to_topic(
                 "ours",
                 bootstrap_servers=cluster.bootstrap,
@@ -141,7 +141,8 @@ def topics(bench: Bench, cluster: Cluster, connector: bool) -> None:
             )
             writer = frame.writeStream.foreachBatch(function)
             ours = bench.median_s(writer, f"ours {compression} {turn}")
-            shown(f"to_topic, exactly once, {compression}", TOPIC_ROWS, ours, theirs)
+            if turn:
+                show(f"to_topic, exactly once, {compression}", TOPIC_ROWS, ours, theirs)
             function.close()
 
 
@@ -206,10 +207,6 @@ def recipe(url: str) -> Callable[[DataFrame, int], None]:
 def show(what: str, rows: int, seconds: float, peer_s: float = 0.0) -> None:
     ratio = f"{peer_s / seconds:6.2f} x" if peer_s else ""
     print(f"{what:44} {seconds * 1000:8.0f} ms {rows / seconds:12,.0f} rows/s {ratio}", flush=True)
-
-
-def ignored(what: str, rows: int, seconds: float, peer_s: float = 0.0) -> None:
-    """As `show`, for what warms up."""
 
 
 if __name__ == "__main__":

@@ -63,7 +63,10 @@ class Release:
         day = self._first_heading(self._changes.read_text())[2]
         if day == OPEN:
             raise Refused(f"the changes of {self.version} are not dated: `make release`")
-        datetime.date.fromisoformat(day)
+        try:
+            datetime.date.fromisoformat(day)
+        except ValueError:
+            raise Refused(f"CHANGELOG.md dates {self.version} {day!r}; write YYYY-MM-DD") from None
         if not self._archive.exists():
             raise Refused(f"{self._archive.name} is not recorded: tools/record_release.py")
 

@@ -94,6 +94,9 @@ def test_what_is_not_ready_is_not_tagged(tree: Path) -> None:
     (tree / "CHANGELOG.md").write_text(CHANGES)
     with refused("are not dated"):
         release("0.2.0", tree).check()
+    (tree / "CHANGELOG.md").write_text(CHANGES.replace("unreleased", "soon"))
+    with refused("'soon'; write YYYY-MM-DD"):
+        release("0.2.0", tree).check()
 
 
 def test_this_source_can_be_released() -> None:

@@ -28,6 +28,7 @@ def test_sparks_200_partitions_on_a_few_cores_are_warned_of() -> None:
     assert not too_many_partitions("eras", 2, 2, "/c/stage-eras")
 
 
+@pytest.mark.spark
 def test_settings_of_queries_are_taken_back(spark: SparkSession) -> None:
     """What was set before is set again, and what was at its default is at its default again."""
     chosen, unset = "spark.sql.shuffle.partitions", ARROW_BYTES
@@ -43,6 +44,8 @@ def test_settings_of_queries_are_taken_back(spark: SparkSession) -> None:
         spark.conf.set(chosen, before[chosen])
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("own", "most", "used"),
     [(None, None, str(2**31 - 1)), ("1000000", None, "1000000"), (None, 100, None)],

@@ -119,6 +119,7 @@ Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 DEFAULT_THREADS: Final = 8
 DEFAULT_TASKS: Final = 100
+NO_HANDLER: Final = "the app has no handler; register one with @app.handler(TOPIC)"
 
 
 class App:
@@ -729,7 +730,7 @@ class App:
 
     def _require_handler(self) -> None:
         if not self._specs:
-            raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
+            raise UsageError(NO_HANDLER)
         if self._lifespans and all(route.pool != "tasks" for route in self._routes.every):
             raise ConfigError(
                 "@app.lifespan runs on the loop of coroutine handlers, and this app has none"

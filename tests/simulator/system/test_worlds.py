@@ -282,13 +282,18 @@ WRONG_ENDS: dict[str, tuple[History, Final]] = {
 }
 
 
+def assert_noticed(wrong: str, history: History, final: Final) -> None:
+    """The check names the promise, and says what is wrong, as the key of an example does."""
+    code, _, what = wrong.partition(" ")
+    with pytest.raises(Violation, match=what) as broken:
+        check(history, final)
+    assert broken.value.code == code
+
+
 @pytest.mark.parametrize("end", WRONG_ENDS)
 def test_each_wrong_end_of_an_input_is_noticed(end: str) -> None:
     """SY11-SY13 have several ways to be broken."""
-    code, _, what = end.partition(" ")
-    with pytest.raises(Violation, match=what) as broken:
-        check(*WRONG_ENDS[end])
-    assert broken.value.code == code
+    assert_noticed(end, *WRONG_ENDS[end])
 
 
 WRONG_REDRIVES: dict[str, tuple[History, Final]] = {
@@ -305,10 +310,7 @@ WRONG_REDRIVES: dict[str, tuple[History, Final]] = {
 @pytest.mark.parametrize("end", WRONG_REDRIVES)
 def test_each_wrong_end_of_a_redrive_is_noticed(end: str) -> None:
     """SY16, SY11: what a redrive sends, and what becomes of it."""
-    code, _, what = end.partition(" ")
-    with pytest.raises(Violation, match=what) as broken:
-        check(*WRONG_REDRIVES[end])
-    assert broken.value.code == code
+    assert_noticed(end, *WRONG_REDRIVES[end])
 
 
 def test_the_right_end_of_a_redrive_holds() -> None:
@@ -358,10 +360,7 @@ WRONG_STARTS: dict[str, tuple[History, Final]] = {
 @pytest.mark.parametrize("start", WRONG_STARTS)
 def test_each_wrong_start_of_a_log_is_noticed(start: str) -> None:
     """SY14, SY15: what goes from the beginning of a log, and what its readers may miss."""
-    code, _, what = start.partition(" ")
-    with pytest.raises(Violation, match=what) as broken:
-        check(*WRONG_STARTS[start])
-    assert broken.value.code == code
+    assert_noticed(start, *WRONG_STARTS[start])
 
 
 def test_the_right_starts_of_logs_hold() -> None:

@@ -125,8 +125,8 @@ def test_a_key_that_another_writer_inserts_meanwhile(upserts: Query, statements:
 
 
 def test_a_writer_that_locks_in_another_order(upserts: Query, statements: list[str]) -> None:
-    """Whoever is first at the row that the merge lets go of decides whether it meets a second
-    deadlock: then the whole transaction is tried again.
+    """When the merge is undone, either writer may lock its row first. If the batch does, it meets a
+    second deadlock, and the whole transaction runs again.
     """
     assert upserts.commit(upserts.stage((1, 1), (2, 2))) == ""
     statements.clear()

@@ -217,9 +217,11 @@ def _reach(app: App) -> None:
 
 def _found(name: str, client: Client) -> App:
     """The app, with the options of the command line. Raises ConfigError when it has no handler."""
+    from kohort.processing.app import NO_HANDLER
+
     app = load_app(name)
     if not app.sources:
-        raise ConfigError(f"{name}: the app has no handler; register one with @app.handler(TOPIC)")
+        raise ConfigError(f"{name}: {NO_HANDLER}")
     settings = client.given()
     servers = settings.pop("bootstrap_servers", None)
     app.configure(bootstrap_servers=servers, client=settings)
