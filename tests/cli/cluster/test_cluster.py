@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,23 @@ def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluste
     assert len([name for name in found["offline"] if name.startswith("single")]) == 1
     assert kohort("cluster", "describe", *soon).code == 0
     cluster.restart_node(3)
+
+
+def test_a_broker_that_leaves_while_it_is_described_is_in_trouble(
+    kohort: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = Admin.describe_topics
+
+    def leave_first(admin: Admin, names: Any, **how: Any) -> Any:
+        cluster.stop_node(3)
+        return describe(admin, names, **how)
+
+    monkeypatch.setattr(Admin, "describe_topics", leave_first)
+    described = kohort("cluster", "describe", "--check", "-o", "json")
+    cluster.restart_node(3)
+    third = described.json["brokers"][2]
+    assert (third["broker"], described.code) == (3, EXIT_CHECK_FAILED)
+    assert third["trouble"] == "it does not run, and replicas are on it"
 
 
 def test_a_broker_that_does_not_answer_costs_no_other_and_is_named(

@@ -73,8 +73,8 @@ def describe(check: bool, output: str, client: Client) -> int:
 
     with open_admin(client.for_role(AdminConfig)) as admin:
         names = [t.name for t in admin.list_topics(include_internal=True)]
-        nodes, topics = admin.describe_cluster(), admin.describe_topics(names)
-        survey = _survey(admin)
+        survey, topics = _survey(admin), admin.describe_topics(names)
+        nodes = admin.describe_cluster()  # last: who has left since the survey does not run
     health = cluster_health(nodes, topics.values(), survey.unreachable)
     rows = _rows(health, survey.log_dirs)
     if output == "json":
