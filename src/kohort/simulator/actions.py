@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kohort.client.common.types import TopicPartition
-from kohort.simulator.cluster import NOBODY
 from kohort.simulator.grammar import Grammar
+from kohort.simulator.group_log import NOBODY
 from kohort.simulator.network import ANSWER, REQUEST, FrameRule
 
 if TYPE_CHECKING:
@@ -317,10 +317,10 @@ def power(world: World, node: int | None) -> None:
     for partition, log in enumerate(world.cluster.group_logs):
         if world.last_leader[partition] != target.number:
             continue
-        lost = log.lose(world.chance.randint(log.flushed, log.end))
+        lost = log.lose(world.chance)
         for other in world.cluster.nodes.values():
-            if partition in other.hosts:
-                other.hosts[partition].held.clear()
+            if other.alive:
+                other.groups.lost_end(log.partition)
         if lost:
             world.journal.tell(f"{lost} records of __consumer_offsets-{partition} are lost")
         world.checks.lost(log)
@@ -405,7 +405,7 @@ def release_loading(world: World) -> None:
 def refuse(world: World, count: int) -> None:
     """The next appends to the group's partition of `__consumer_offsets` fail."""
     partition = world.cluster.partition_of(world.group)
-    world.cluster.group_logs[partition].refuse_appends += count
+    world.cluster.group_logs[partition].file.failing_appends += count
 
 
 @_does("slow the disk by {ms} ms")

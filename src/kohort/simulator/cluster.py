@@ -13,12 +13,11 @@ from typing import Protocol
 
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.routing import coordinator_partition
-from kohort.simulator.hosting import ShardHost
-from kohort.simulator.logs import GroupLog, TopicLog
+from kohort.simulator.group_host import WatchedHost
+from kohort.simulator.group_log import NOBODY, DiskWorld, GroupLog
+from kohort.simulator.logs import TopicLog
 from kohort.simulator.node import PORT, SimNode, host_name
-from kohort.simulator.plan import Settings
 from kohort.simulator.reading import ReadingNode
-from kohort.simulator.schedule import Schedule
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.metadata_response import (
     MetadataResponse,
@@ -27,16 +26,10 @@ from kohort.wire.messages.metadata_response import (
     MetadataResponseTopic,
 )
 
-NOBODY = -1
 
-
-class ClusterWorld(Protocol):
+class ClusterWorld(DiskWorld, Protocol):
     """The world, as far as the cluster uses it."""
 
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def settings(self) -> Settings: ...
     def topics_changed(self) -> None: ...
 
 
@@ -50,7 +43,7 @@ class SimCluster:
         self.topics: dict[str, list[TopicLog]] = {}
         self.names: dict[bytes, str] = {}
         self.ids: dict[str, bytes] = {}
-        self.group_logs = [GroupLog(n) for n in range(group_partitions)]
+        self.group_logs = [GroupLog(world, n) for n in range(group_partitions)]
         self.group_leaders = [NOBODY] * group_partitions
         self._known: dict[int, list[int]] = {}
         """What each node takes for the leaders of `__consumer_offsets`."""
@@ -97,13 +90,13 @@ class SimCluster:
         """The partition of `__consumer_offsets` that a group lives in."""
         return coordinator_partition(group_id, len(self.group_logs))
 
-    def coordinator(self, group_id: str) -> ShardHost | None:
+    def coordinator(self, group_id: str) -> WatchedHost | None:
         """The host of the shard that is truly in charge of a group now, if its node lives."""
         partition = self.partition_of(group_id)
         node = self.nodes.get(self.group_leaders[partition])
         if node is None or not node.alive:
             return None
-        host = node.hosts.get(partition)
+        host = node.groups.watched(partition)
         return host if host is not None and host.epoch == self.group_logs[partition].epoch else None
 
     def known_group_leader(self, asked: SimNode, partition: int) -> int | None:
@@ -114,7 +107,7 @@ class SimCluster:
     def elect(self, partition: int, node: int, *, at_once: bool = False) -> None:
         """A node leads a partition of `__consumer_offsets` from now on; all learn of it later."""
         log = self.group_logs[partition]
-        log.epoch += 1
+        log.lead(node)
         self.group_leaders[partition] = node
         for number in self.alive():
             most_ms = 0 if at_once else self.world.settings.news_ms
@@ -124,13 +117,13 @@ class SimCluster:
             self.world.schedule.after(delay_ms, machine.run, self._learns, args)
 
     def _learns(self, number: int, partition: int, leader: int, epoch: int) -> None:
-        if epoch == self.group_logs[partition].epoch:
+        log, groups = self.group_logs[partition], self.nodes[number].groups
+        if epoch == log.epoch:
             self._known[number][partition] = leader
-        host = self.nodes[number].host(partition)
-        if leader == number:
-            host.lead(epoch)
-        else:
-            host.resign(epoch)
+        if leader != number:
+            groups.resigned(log.partition)
+        elif epoch == log.epoch:
+            groups.elected(log.partition)
 
     # -- leaders of topics -----------------------------------------------------------------------
 

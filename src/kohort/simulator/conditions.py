@@ -78,14 +78,14 @@ def is_told(world: World, who: str, code: int, api: str) -> Met:
 @_asks("generation {n} is written")
 def generation_written(world: World, generation: int) -> Met:
     """The group's log has this generation (or epoch), or a later one."""
-    return lambda: world.observed.generation() >= generation
+    return lambda: world.observed.generation() >= generation and world.observed.is_written()
 
 
 @_asks("a new generation is written")
 def new_generation(world: World) -> Met:
     """The group's log has a later generation (or epoch) than when this step's turn came."""
     before = world.observed.generation()
-    return lambda: world.observed.generation() > before
+    return lambda: world.observed.generation() > before and world.observed.is_written()
 
 
 @_asks("a new assignment is written")
@@ -125,7 +125,7 @@ def assignment_written(world: World, generation: int) -> Met:
 
     def met() -> bool:
         stored, group = world.observed.stored(), world.observed.look()
-        if group is None or group.epoch < generation:
+        if group is None or group.epoch < generation or not world.observed.is_written():
             return False
         if stored is None or group.consumer or group.epoch > generation:
             return True

@@ -1,8 +1,6 @@
-"""The simulated logs: of groups, with flushed and unflushed records, and of topics.
+"""The simulated logs of topics; those of groups are the broker's own (`group_log`).
 
 Rules:
-- A `GroupLog` is one partition of `__consumer_offsets`. What was appended survives its process,
-  what was flushed survives the power too. An append under an older epoch is refused.
 - A `TopicLog` holds real record batches, all of them durable: what the simulator tries are groups,
   commits and positions. It has batches that no reader sees (markers), and leader epochs.
 """
@@ -11,68 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.records import BatchBuilder
-
-
-class Entry(NamedTuple):
-    """One place of a group log: a record, or the end of a transaction (`record` is None)."""
-
-    offset: int
-    record: GroupRecord | None
-    producer_id: int = -1
-    committed: bool = False
-    epoch: int = 0
-
-
-class GroupLog:
-    """One partition of `__consumer_offsets`."""
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.entries: list[Entry] = []
-        self.flushed = 0
-        """Everything below this offset survives a power cut."""
-        self.epoch = 0
-        self.refuse_appends = 0
-        """So many further appends fail, as on a full or broken disk."""
-        self.cuts = 0
-        """How often the end was lost."""
-
-    @property
-    def end(self) -> int:
-        """The offset of the next record."""
-        return self.entries[-1].offset + 1 if self.entries else 0
-
-    def append(self, epoch: int, records: list[GroupRecord], producer_id: int = -1) -> int:
-        """Append one batch; the offset of its first record. Raises BrokerError."""
-        if epoch != self.epoch:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"epoch {epoch}, now {self.epoch}")
-        if self.refuse_appends:
-            self.refuse_appends -= 1
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk refuses")
-        first = self.end
-        for at, record in enumerate(records, first):
-            self.entries.append(Entry(at, record, producer_id, epoch=epoch))
-        return first
-
-    def append_marker(self, producer_id: int, committed: bool) -> int:
-        """Append the end of a producer's transaction; its offset."""
-        at = self.end
-        self.entries.append(Entry(at, None, producer_id, committed, self.epoch))
-        return at
-
-    def lose(self, end: int) -> int:
-        """The power is cut: nothing from `end` on survives. How many records are gone."""
-        assert end >= self.flushed, "flushed records are kept"
-        lost = self.end - end
-        if lost:
-            self.entries = [entry for entry in self.entries if entry.offset < end]
-            self.cuts += 1
-        return lost
 
 
 @dataclass

@@ -3,8 +3,9 @@
 Rules:
 - Requests of one connection are answered one after the other and in order, as Kafka does; one that
   is parked holds back what is behind it.
-- Groups are the real coordinator's business (`hosting`); the rest is the least that a consumer
-  needs, with the errors that it has to live with: stale leaders, unknown epochs, no coordinator.
+- Groups are the business of the broker's own coordinator (`group_host`); the rest is the least that
+  a consumer needs, with the errors that it has to live with: stale leaders, unknown epochs, no
+  coordinator.
 - A node learns of changes to the cluster late: see `SimCluster`.
 """
 
@@ -21,8 +22,7 @@ from kohort.group.coordinator.handlers.error_responses import refusal_of
 from kohort.group.coordinator.shard import REQUESTS
 from kohort.group.coordinator.state.effects import RequestContext
 from kohort.group.coordinator.state.routing import coordinator_partition
-from kohort.simulator.hosting import HostHooks, HostWorld, ShardHost
-from kohort.simulator.logs import GroupLog
+from kohort.simulator.group_host import Asking, GroupLogs, HostHooks, HostWorld, NodeGroups
 from kohort.simulator.machine import Clock, Machine
 from kohort.simulator.network import Asked, Channel, Network
 from kohort.simulator.reading import (
@@ -82,11 +82,9 @@ class NodeHooks(HostHooks, ReadingHooks, Protocol):
     """What hears of a node's events: the checks."""
 
 
-class ClusterView(TopicLogs, Protocol):
+class ClusterView(TopicLogs, GroupLogs, Protocol):
     """The cluster, as far as a node uses it."""
 
-    @property
-    def group_logs(self) -> list[GroupLog]: ...
     def metadata(self, request: MetadataRequest) -> MetadataResponse: ...
     def known_group_leader(self, asked: SimNode, partition: int) -> int | None: ...
 
@@ -115,7 +113,7 @@ class SimNode:
         self.chance = world.schedule.split(f"node {number}")
         self.clock = clock
         self.machine = Machine(world.schedule, f"node {number}", clock)
-        self.hosts: dict[int, ShardHost] = {}
+        self.groups = NodeGroups(self)
         self.waits: dict[str, list[FetchWait]] = {}
         self.sessions = self.no_sessions()
         self._talks: dict[int, _Conversation] = {}
@@ -128,7 +126,6 @@ class SimNode:
     def die(self) -> None:
         """The process is gone, and all it knew."""
         self.machine.die()
-        self.hosts.clear()
         self.waits.clear()
         self.sessions = self.no_sessions()
         self._talks.clear()
@@ -142,12 +139,7 @@ class SimNode:
     def start(self) -> None:
         """A new process under the old number."""
         self.machine = Machine(self.world.schedule, f"node {self.number}", self.clock)
-
-    def host(self, partition: int) -> ShardHost:
-        """This node's part in a partition of `__consumer_offsets`."""
-        if partition not in self.hosts:
-            self.hosts[partition] = ShardHost(self, self.world.cluster.group_logs[partition])
-        return self.hosts[partition]
+        self.groups = NodeGroups(self)
 
     # -- the network's events --------------------------------------------------------------------
 
@@ -215,7 +207,7 @@ class SimNode:
         elif isinstance(request, OffsetForLeaderEpochRequest):
             self.answer(asked, offsets_for_epochs(self, request))
         else:
-            self._coordinate(asked, client_id)
+            self.coordinate(asked, client_id)
 
     def _versions(self) -> ApiVersionsResponse:
         most = self.world.settings.newest
@@ -251,7 +243,8 @@ class SimNode:
     def _partition(self, group_id: str) -> int:
         return coordinator_partition(group_id, len(self.world.cluster.group_logs))
 
-    def _coordinate(self, asked: Asked, client_id: str) -> None:
+    def coordinate(self, asked: Asked, client_id: str) -> None:
+        """Give the broker's coordinator a request."""
         request: Any = asked.request
         names = self.world.cluster.names
         if asked.api_version >= _BY_ID_FROM:
@@ -270,5 +263,4 @@ class SimNode:
         groups = getattr(request, "groups", None)
         first = groups[0] if groups else request
         group_id = first if isinstance(first, str) else first.group_id
-        context = RequestContext(asked, asked.api_version, client_id, f"/{asked.channel.client}")
-        self.host(self._partition(group_id)).handle(asked, context)
+        self.groups.handle(group_id, asked.request, Asking(self, asked, client_id))

@@ -38,16 +38,21 @@ class ObservedGroup:
     def stored(self) -> StoredGroup | None:
         """The classic group as the coordinator in charge has it in its log."""
         host = self._cluster.coordinator(self._group)
-        if host is None or host.shard is None or not host.loaded:
+        if host is None or not host.loaded:
             return None
         return host.shard.durable.groups.get(self._group)
 
     def look(self) -> GroupLook | None:
         """The group as the coordinator in charge has it."""
         host = self._cluster.coordinator(self._group)
-        if host is None or host.shard is None or not host.loaded:
+        if host is None or not host.loaded:
             return None
         return look_at(host.shard, self._group)
+
+    def is_written(self) -> bool:
+        """Whether the log has all that the coordinator in charge has decided."""
+        host = self._cluster.coordinator(self._group)
+        return host is not None and not host.unwritten
 
     def generation(self) -> int:
         """The group's generation or epoch, -1 without a group or coordinator."""
@@ -62,7 +67,7 @@ class ObservedGroup:
     def committed(self, tp: TopicPartition) -> int | None:
         """The group's committed offset, as the coordinator in charge has it."""
         host = self._cluster.coordinator(self._group)
-        if host is None or host.shard is None:
+        if host is None:
             return None
         stored = host.shard.durable.offsets.get(self._group, {}).get((tp.topic, tp.partition))
         return None if stored is None else stored.offset

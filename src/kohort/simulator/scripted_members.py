@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from kohort.errors import ErrorCode
-from kohort.group.coordinator.state.effects import RequestContext
 from kohort.simulator.cluster import SimCluster
 from kohort.simulator.event_log import Journal
 from kohort.simulator.machine import Clock, Machine
@@ -205,7 +204,7 @@ class Hand(Channel):
         """What the transaction coordinator does then: a marker in the group's log."""
         host = self.world.cluster.coordinator(self.world.group)
         if host is not None:
-            host.end_transaction(self.producer_id, committed=committed)
+            host.node.groups.end_transaction(host.log.index, self.producer_id, committed=committed)
 
     def _send(self, request: Message, *, most: int = 99) -> None:
         host = self.world.cluster.coordinator(self.world.group)
@@ -217,9 +216,8 @@ class Hand(Channel):
         self._count += 1
         wired = decode(cls, version, encode(request, version))
         asked = Asked(-self._count, self, version, 0, wired, False)
-        context = RequestContext(asked, version, self.client, f"/{self.client}")
         self.world.journal.tell(f"{self.client} sends {cls.NAME.removesuffix('Request')} by hand")
-        host.node.machine.soon(host.handle, asked, context)
+        host.node.machine.soon(host.node.coordinate, asked, self.client)
 
     # -- hearing ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
 from kohort.simulator.application import Application, ApplicationHooks
 from kohort.simulator.cluster import SimCluster
 from kohort.simulator.event_log import Journal
-from kohort.simulator.logs import GroupLog
+from kohort.simulator.group_log import GroupLog
 from kohort.simulator.machine import Clock
 from kohort.simulator.network import Network
 from kohort.simulator.node import NodeHooks, SimNode
@@ -54,7 +54,6 @@ class World:
         self.healed_ms: int | None = None
         self.numbers = itertools.count(1)
         """Of requests, whichever node they come to: checks know them by it."""
-        self._ids = 0
         self.cluster = SimCluster(self, plan.group_partitions)
         self.observed = ObservedGroup(self.cluster, self.group, self.live, self.checks)
         """The group as its coordinator has it."""
@@ -81,7 +80,7 @@ class World:
         self.slow_disk_ms = 0
         self.release_loading()
         for log in self.cluster.group_logs:
-            log.refuse_appends = 0
+            log.file.failing_appends = 0
         for node in self.cluster.nodes.values():
             self.revive(node)
         for app in self.apps.values():
@@ -152,21 +151,13 @@ class World:
         self.loading_held = False
         for node in self.cluster.nodes.values():
             if node.alive:
-                for host in node.hosts.values():
-                    node.machine.soon(host.load, host.shard)
-
-    def new_id(self) -> str:
-        """A member id's unique part."""
-        self._ids += 1
-        return f"id{self._ids}"
+                node.groups.loading.release()
 
     def topics_changed(self) -> None:
         """Topics were created or have grown: notify every shard."""
-        image = self.topics_image()
         for node in self.cluster.nodes.values():
             if node.alive:
-                for host in node.hosts.values():
-                    host.topics_changed(image)
+                node.groups.topics_changed()
 
     def topics_image(self) -> TopicsImage:
         """The cluster's topics."""

@@ -15,11 +15,11 @@ from kohort.client.common.completion import pause
 from kohort.client.common.types import TopicPartition
 from kohort.errors import KohortError
 from kohort.simulator.checks.violation import Violation
+from kohort.simulator.files import SimFile, SimFiles
 from kohort.simulator.machine import WALL_MS, Clock, Machine
 from kohort.simulator.schedule import Random, Schedule
 from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
 from kohort.simulator.system.checks import Final, Handled, Stored, check
-from kohort.simulator.system.files import SimFile, SimFiles
 from kohort.simulator.system.history import Attempt, Fate, History, Read, Seen, Sent, Transaction
 from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of

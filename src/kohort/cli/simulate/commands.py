@@ -49,8 +49,8 @@ Example:
 @click.group(cls=CommandGroup)
 def simulate() -> None:
     """Run groups in a simulated world and check that all promises hold."""
-    # What simulated consumers would write to a log is part of their stories, not of ours.
-    logging.getLogger("kohort.client").addHandler(logging.NullHandler())
+    # What simulated clients and brokers would write to a log is part of their stories.
+    logging.getLogger("kohort").addHandler(logging.NullHandler())
 
 
 simulate.add_command(compare)

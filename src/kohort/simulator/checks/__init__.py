@@ -30,8 +30,8 @@ from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
 if TYPE_CHECKING:
     from kohort.simulator.application import Application
-    from kohort.simulator.hosting import ShardHost
-    from kohort.simulator.logs import GroupLog
+    from kohort.simulator.group_host import WatchedHost
+    from kohort.simulator.group_log import GroupLog
     from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
@@ -53,12 +53,12 @@ class Checks:
 
     # -- coordinators ----------------------------------------------------------------------------
 
-    def loaded(self, host: ShardHost) -> None:
+    def loaded(self, host: WatchedHost) -> None:
         """A shard has replayed its log and begins to answer."""
         self.coordinator.loaded(host)
         self.offsets.loaded(host)
 
-    def arrived(self, host: ShardHost, asked: Asked) -> None:
+    def arrived(self, host: WatchedHost, asked: Asked) -> None:
         """A request reached a shard that answers."""
         self.coordinator.arrived(host, asked)
         request, machine = asked.request, asked.channel.sender
@@ -67,24 +67,23 @@ class Checks:
         app = next((each for each in self._world.all_apps if each.machine is machine), None)
         if app is None or not app.alive:
             return
-        assert host.shard is not None, "it answers"
         self.lives.asked(app, request, look_at(host.shard, app.plan.group))
         if isinstance(request, OffsetCommitRequest) and self.coordinator.takes(host, request):
             self.consumer.commit_arrived(app, request)
 
-    def appended(self, host: ShardHost, first: int) -> None:
+    def appended(self, host: WatchedHost, first: int) -> None:
         """A shard's records from `first` on are in the log and were replayed."""
         self.coordinator.appended(host, first)
         self.offsets.appended(host, first)
 
-    def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
+    def answered(self, host: WatchedHost, asked: Asked, response: Message) -> None:
         """A shard's answer leaves the node."""
         self.coordinator.answered(host, asked, response)
         self.offsets.answered(host, asked, response)
         if isinstance(response, OffsetFetchResponse):
             self.reads.answered(asked, response)
 
-    def ticked(self, host: ShardHost, before: dict[str, GroupLook]) -> None:
+    def ticked(self, host: WatchedHost, before: dict[str, GroupLook]) -> None:
         """A shard's timers have fired; `before` has each group as it was until then."""
         self.coordinator.ticked(host, before)
 

@@ -355,7 +355,7 @@ class ConsumerChecks:
 
     def _g1_one_owner(self, group_id: str) -> None:
         host = self._world.cluster.coordinator(group_id)
-        if host is None or host.shard is None or not host.loaded:
+        if host is None or not host.loaded:
             return
         group = look_at(host.shard, group_id)
         if group is None:

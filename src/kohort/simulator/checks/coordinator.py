@@ -43,8 +43,8 @@ from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.hosting import ShardHost
-    from kohort.simulator.logs import Entry, GroupLog
+    from kohort.simulator.group_host import WatchedHost
+    from kohort.simulator.group_log import Entry, GroupLog
     from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
@@ -145,14 +145,12 @@ def g8_one_per_instance(group: Group) -> None:
 
 def g9_replay_is_the_state(live: DurableState, log: GroupLog, chance: Random) -> None:
     """G9: live state == replay(log) == replay(compacted log)."""
-    demand(
-        replayed(log.entries) == live, "G9", f"partition {log.partition}: replay differs from live"
-    )
+    demand(replayed(log.entries) == live, "G9", f"partition {log.index}: replay differs from live")
     shorter = compacted(log.entries, chance.randint(0, log.end), chance)
     demand(
         replayed(shorter) == live,
         "G9",
-        f"partition {log.partition}: the compacted log replays to something else",
+        f"partition {log.index}: the compacted log replays to something else",
     )
 
 
@@ -179,7 +177,7 @@ class CoordinatorChecks:
         self._heard: dict[tuple[int, str, str], int] = {}
         self._instances: dict[tuple[str, str], str] = {}
         self._replaced: set[str] = set()
-        self._touched: dict[int, ShardHost] = {}
+        self._touched: dict[int, WatchedHost] = {}
         self._moved = False
         self._written: dict[tuple[str, str, int], int] = {}
         """The offset of (group, member, epoch) in the log; member "" for a generation."""
@@ -194,27 +192,26 @@ class CoordinatorChecks:
 
     # -- logs ------------------------------------------------------------------------------------
 
-    def loaded(self, host: ShardHost) -> None:
+    def loaded(self, host: WatchedHost) -> None:
         """G9, G11 at the beginning of a leadership."""
         self._g11_one_leader(host)
-        assert host.shard is not None, "it has just been loaded"
         g9_replay_is_the_state(host.shard.durable, host.log, self._chance)
-        self._shadows[host.log.partition] = replayed(host.log.entries)
+        self._shadows[host.log.index] = replayed(host.log.entries)
         self._touch(host)
         self._world.journal.tell(
-            f"node {host.node.number} is the coordinator (partition {host.log.partition} of "
+            f"node {host.node.number} is the coordinator (partition {host.log.index} of "
             f"__consumer_offsets, epoch {host.epoch}, {host.log.end} records replayed)"
         )
 
     def lost(self, log: GroupLog) -> None:
         """The shadow begins again; who was replaced in a record that is gone is a member again."""
-        shadow = self._shadows[log.partition] = replayed(log.entries)
+        shadow = self._shadows[log.index] = replayed(log.entries)
         for group_id, stored in shadow.groups.items():
             self._note_instances(group_id, stored)
 
-    def _g11_one_leader(self, host: ShardHost) -> None:
+    def _g11_one_leader(self, host: WatchedHost) -> None:
         """G11: in one epoch of a partition one node accepts."""
-        key = host.log.partition, host.epoch
+        key = host.log.index, host.epoch
         leader = self._leaders.setdefault(key, host.node.number)
         demand(
             leader == host.node.number,
@@ -222,11 +219,11 @@ class CoordinatorChecks:
             f"partition {key[0]}, epoch {key[1]}: node {leader} and node {host.node.number} accept",
         )
 
-    def appended(self, host: ShardHost, first: int) -> None:
+    def appended(self, host: WatchedHost, first: int) -> None:
         """G2, G3, G9 on what was written."""
         self._g11_one_leader(host)
         log = host.log
-        shadow = self._shadows.setdefault(log.partition, DurableState())
+        shadow = self._shadows.setdefault(log.index, DurableState())
         at = first - log.end
         for entry in log.entries[at:]:
             if entry.record is None:
@@ -248,12 +245,11 @@ class CoordinatorChecks:
                 consumer_group.g3_epochs_rise(decoded, shadow.consumer_groups.get(decoded.group_id))
                 self._note_current(decoded, entry.offset)
             shadow.apply(entry.record, entry.offset, entry.producer_id)
-            self._world.journal.note("append", log.partition, entry.offset, entry.record.key)
-        assert host.shard is not None, "it has just appended"
+            self._world.journal.note("append", log.index, entry.offset, entry.record.key)
         demand(
             shadow == host.shard.durable,
             "G9",
-            f"partition {log.partition}: the replayed records differ from the shard's state",
+            f"partition {log.index}: the replayed records differ from the shard's state",
         )
         self._appends += 1
         if self._appends % FULL_REPLAY_EVERY == 0:
@@ -288,11 +284,10 @@ class CoordinatorChecks:
 
     # -- requests and answers --------------------------------------------------------------------
 
-    def arrived(self, host: ShardHost, asked: Asked) -> None:
+    def arrived(self, host: WatchedHost, asked: Asked) -> None:
         """Remember when each member was heard last, by its coordinator's clock."""
         request: Any = asked.request
         group_id = getattr(request, "group_id", "")
-        assert host.shard is not None, "it answers"
         group = look_at(host.shard, group_id)
         known = None if group is None else group.members.get(getattr(request, "member_id", ""))
         heard = isinstance(request, JoinGroupRequest | SyncGroupRequest)
@@ -314,13 +309,13 @@ class CoordinatorChecks:
         if not isinstance(request, HeartbeatRequest | OffsetCommitRequest):
             self._touch(host)
 
-    def takes(self, host: ShardHost, request: OffsetCommitRequest) -> bool:
+    def takes(self, host: WatchedHost, request: OffsetCommitRequest) -> bool:
         """Whether a commit comes from the present generation, so that it will be taken."""
-        group = None if host.shard is None else look_at(host.shard, request.group_id)
+        group = look_at(host.shard, request.group_id)
         known = None if group is None else group.members.get(request.member_id)
         return known is not None and request.generation_id_or_member_epoch == known.epochs[0]
 
-    def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
+    def answered(self, host: WatchedHost, asked: Asked, response: Message) -> None:
         """G6, G7, G8, G10 on what leaves the node."""
         request: Any = asked.request
         if isinstance(response, JoinGroupResponse) and not response.error_code:
@@ -342,7 +337,7 @@ class CoordinatorChecks:
 
     def _heartbeat_answered(
         self,
-        host: ShardHost,
+        host: WatchedHost,
         asked: Asked,
         request: ConsumerGroupHeartbeatRequest,
         response: ConsumerGroupHeartbeatResponse,
@@ -357,7 +352,7 @@ class CoordinatorChecks:
         self._g10_was_durable(host, request.group_id, member_id, epoch, member_id)
 
     def _join_answered(
-        self, host: ShardHost, request: JoinGroupRequest, response: JoinGroupResponse
+        self, host: WatchedHost, request: JoinGroupRequest, response: JoinGroupResponse
     ) -> None:
         """G3: a generation is handed out once. G10: it was durable before."""
         group_id, generation = request.group_id, response.generation_id
@@ -379,7 +374,7 @@ class CoordinatorChecks:
         self._g10_was_durable(host, group_id, "", generation, response.member_id)
 
     def _g10_was_durable(
-        self, host: ShardHost, group_id: str, written_as: str, epoch: int, who: str
+        self, host: WatchedHost, group_id: str, written_as: str, epoch: int, who: str
     ) -> None:
         """G10: an epoch is sent when its record is on disk."""
         places = [self._written.get((group_id, who, epoch)) for who in (written_as, "")]
@@ -390,7 +385,7 @@ class CoordinatorChecks:
         )
 
     def _sync_answered(
-        self, host: ShardHost, request: SyncGroupRequest, response: SyncGroupResponse
+        self, host: WatchedHost, request: SyncGroupRequest, response: SyncGroupResponse
     ) -> None:
         """G7: one plan a generation. G8: not for a member that was replaced."""
         key = request.group_id, request.generation_id, request.member_id
@@ -446,10 +441,9 @@ class CoordinatorChecks:
 
     # -- time ------------------------------------------------------------------------------------
 
-    def ticked(self, host: ShardHost, before: dict[str, GroupLook]) -> None:
+    def ticked(self, host: WatchedHost, before: dict[str, GroupLook]) -> None:
         """G13: nobody is expelled from a stable group who was heard within the session timeout."""
         self._touch(host)
-        assert host.shard is not None, "it has just ticked"
         now_ms, session_ms = host.node.machine.now_ms(), self._world.settings.session_ms
         for group_id, group in before.items():
             after = look_at(host.shard, group_id)
@@ -473,7 +467,7 @@ class CoordinatorChecks:
         touched, self._touched = self._touched, {}
         for host in touched.values():
             shard = host.shard
-            if shard is None or not host.loaded:
+            if not host.loaded:
                 continue
             for consumers in shard.consumer_groups.values():
                 consumer_group.check_group(consumers, self._world.cluster.names)
@@ -486,14 +480,14 @@ class CoordinatorChecks:
         """G9 once more, on every log."""
         for partition, log in enumerate(self._world.cluster.group_logs):
             node = self._world.cluster.nodes.get(self._world.cluster.group_leaders[partition])
-            host = None if node is None else node.hosts.get(partition)
-            if host is not None and host.shard is not None and host.loaded:
+            host = None if node is None else node.groups.watched(partition)
+            if host is not None and host.loaded and not host.unwritten:
                 g9_replay_is_the_state(host.shard.durable, log, self._chance)
 
-    def _touch(self, host: ShardHost) -> None:
+    def _touch(self, host: WatchedHost) -> None:
         self._moved = True
-        self._touched[host.node.number * 1_000 + host.log.partition] = host
+        self._touched[host.node.number * 1_000 + host.log.index] = host
 
     @staticmethod
-    def _stored(host: ShardHost, group_id: str) -> StoredGroup | None:
-        return None if host.shard is None else host.shard.durable.groups.get(group_id)
+    def _stored(host: WatchedHost, group_id: str) -> StoredGroup | None:
+        return host.shard.durable.groups.get(group_id)

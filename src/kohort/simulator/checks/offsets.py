@@ -11,8 +11,8 @@ from kohort.wire import Message
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.hosting import ShardHost
-    from kohort.simulator.logs import GroupLog
+    from kohort.simulator.group_host import WatchedHost
+    from kohort.simulator.group_log import GroupLog
     from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
@@ -98,7 +98,7 @@ class OffsetChecks:
         keys = (key for staged in self._staged.values() for key in staged)
         return frozenset(tp for name, tp in keys if name == group_id)
 
-    def appended(self, host: ShardHost, first: int) -> None:
+    def appended(self, host: WatchedHost, first: int) -> None:
         """O3 on what was written; and C4, C5 where the committer is known."""
         at, now_ms = first - host.log.end, self._world.schedule.now_ms
         for entry in host.log.entries[at:]:
@@ -129,9 +129,8 @@ class OffsetChecks:
         held = any(key in staged for staged in self._staged.values())
         o4_time_is_over(key, last, now_ms - kept_ms, held)
 
-    def _ended(self, host: ShardHost, producer_id: int, committed: bool) -> None:
+    def _ended(self, host: WatchedHost, producer_id: int, committed: bool) -> None:
         """O5: of a transaction's offset and a plain one the later record wins, marker or not."""
-        assert host.shard is not None, "it has just appended"
         for key, commit in self._staged.pop(producer_id, {}).items():
             past = self.history.setdefault(key, [])
             if committed and (not past or commit.record_offset > past[-1].record_offset):
@@ -146,28 +145,27 @@ class OffsetChecks:
         """Records lost with the log's end were never committed."""
         for staged in self._staged.values():
             for key in [key for key, commit in staged.items() if commit.record_offset >= log.end]:
-                if self._world.cluster.partition_of(key[0]) == log.partition:
+                if self._world.cluster.partition_of(key[0]) == log.index:
                     del staged[key]
         for (group_id, _), past in self.history.items():
-            if self._world.cluster.partition_of(group_id) == log.partition:
+            if self._world.cluster.partition_of(group_id) == log.index:
                 kept = [commit for commit in past if commit.record_offset < log.end]
                 if len(kept) < len(past):
                     now_ms, last = self._world.schedule.now_ms, kept[-1] if kept else None
                     offset, record = (None, -1) if last is None else (last.offset, last[2])
                     past[:] = [*kept, Commit(now_ms, offset, record, now_ms)]
 
-    def loaded(self, host: ShardHost) -> None:
+    def loaded(self, host: WatchedHost) -> None:
         """O2 after a load."""
-        assert host.shard is not None, "it has just been loaded"
         for key, acknowledged in self._acknowledged.items():
             group_id, tp = key
-            if self._world.cluster.partition_of(group_id) == host.log.partition:
+            if self._world.cluster.partition_of(group_id) == host.log.index:
                 if self.history[key][-1].offset is None:
                     continue  # its time was over (O4)
                 stored = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
                 o2_told_is_kept(key, acknowledged, stored)
 
-    def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
+    def answered(self, host: WatchedHost, asked: Asked, response: Message) -> None:
         """O7 on confirmed commits."""
         if not isinstance(response, OffsetCommitResponse):
             return

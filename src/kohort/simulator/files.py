@@ -101,12 +101,14 @@ class SimFile:
         self.node = node
         self.size = len(node.data)
         self.unsynced = False
+        self.failing_appends = 0
+        """How many appends to come fail to this file alone."""
         self._files = files
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write at the end. Raises OSError, as the plan says."""
         self.unsynced = True
-        fails = self._files.failing_appends > 0
+        fails = self._fails()
         before = len(self.node.data)
         for buffer in buffers:
             self.node.data += buffer
@@ -114,8 +116,14 @@ class SimFile:
             del self.node.data[(before + len(self.node.data)) // 2 :]
         self.size = len(self.node.data)
         if fails:
-            self._files.failing_appends -= 1
             raise OSError(errno.ENOSPC, "no space left on the simulated disk")
+
+    def _fails(self) -> bool:
+        for counter in (self, self._files):
+            if counter.failing_appends > 0:
+                counter.failing_appends -= 1
+                return True
+        return False
 
     def read(self, position: int, count: int) -> Buffer:
         """Up to `count` bytes."""
