@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kohort.broker.state.leadership import NOBODY
 from kohort.client.common.types import TopicPartition
 from kohort.simulator.grammar import Grammar
-from kohort.simulator.group_log import NOBODY
 from kohort.simulator.network import ANSWER, REQUEST, FrameRule
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kohort.broker.state.leadership import NOBODY
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.routing import coordinator_partition
 from kohort.simulator.group_host import WatchedHost
-from kohort.simulator.group_log import NOBODY, DiskWorld, GroupLog
+from kohort.simulator.group_log import DiskWorld, GroupLog
 from kohort.simulator.logs import TopicLog
 from kohort.simulator.node import PORT, SimNode, host_name
 from kohort.simulator.reading import ReadingNode

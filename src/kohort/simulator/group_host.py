@@ -99,7 +99,9 @@ class HostNode(Protocol):
     @property
     def world(self) -> HostWorld: ...
     def answer(self, asked: Asked, response: Message) -> None: ...
-    def coordinate(self, asked: Asked, client_id: str) -> None: ...
+    def coordinate(self, asked: Asked, client_id: str) -> None:
+        """Give the broker's coordinator a request."""
+        ...
 
 
 class Asking:
@@ -113,7 +115,7 @@ class Asking:
         self.client_id = client_id
         self.client_host = f"/{asked.channel.client}"
         self.host: WatchedHost | None = None
-        """Who deals with it; None: nobody, it is refused."""
+        """Who deals with it; None: it is refused."""
         self._node = node
         self._machine = node.machine
 
@@ -260,7 +262,7 @@ class _NoTimeouts:
         return {}
 
 
-class _OffsetsTopic:
+class _ShardTopic:
     """`Topic`, of `__consumer_offsets`."""
 
     def __init__(self, partitions: list[Partition]) -> None:
@@ -278,10 +280,10 @@ class _Topics:
         """The cluster's topics."""
         return self._world.topics_image()
 
-    def get(self, name: str) -> _OffsetsTopic:
+    def get(self, name: str) -> _ShardTopic:
         """The topic of the shards."""
         assert name == OFFSETS_TOPIC, "hosts ask for no other"
-        return _OffsetsTopic([log.partition for log in self._world.cluster.group_logs])
+        return _ShardTopic([log.partition for log in self._world.cluster.group_logs])
 
     def partition(self, name: str, index: int) -> Partition:
         """One partition of it."""

@@ -4,7 +4,7 @@ Rules:
 - `Partition`, `PartitionLog` and recovery are the code that ships. The disk and its flusher belong
   to the partition, not to a node: a flush ends though the node that asked for it has died.
 - Checks read the bytes of the file: `entries` is what is on the disk, `flushed` what survives a
-  power cut, whatever the broker believes.
+  power cut. Neither comes from the broker's own marks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.recovery import walk
 from kohort.broker.log.topic_config import TopicConfig
 from kohort.broker.log.txn_index import marker_of
-from kohort.broker.state.leadership import Led
+from kohort.broker.state.leadership import NOBODY, Led
 from kohort.broker.state.partition import Partition
 from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.records import BatchHeader, Chunk
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kohort.broker.state.partition import TopicServices
     from kohort.simulator.plan import Settings
 
-NOBODY = -1
 _TOPIC_CONFIG: Final = TopicConfig.of(
     BrokerConfig(durability=Durability.MEMORY), {"cleanup.policy": "compact"}
 )

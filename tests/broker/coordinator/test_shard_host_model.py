@@ -1,8 +1,8 @@
 """The shell that the broker puts around a shard, under any order of requests, turns and failures.
 
-The simulator has a shell of its own (ADR 0011), so what this one does is tried here: several
-requests in one turn of the loop, appends that fail, coordinators that move, transactions and their
-markers. After every turn G9 holds on the very object that serves: live state == replay(log) ==
+The simulator runs it, too (ADR 0025). Here it gets what its worlds seldom reach: many requests in
+one turn of the loop, appends that fail among them, moves, transactions and their markers. After
+every turn G9 holds on the very object that serves: live state == replay(log) ==
 replay(compacted log), and no replay raises; at the end, what was acknowledged is there (G10).
 """
 

@@ -11,8 +11,6 @@ Rules (DESIGN.md, "group, the coordinator's side"):
 - A failed append refuses its replies, unloads the shard, and loads a new one from the log.
 - A shard belongs to one leader epoch of its partition. Elections and resignations count only when
   they are of a later epoch (G11), and nothing is appended for an epoch that is over (L11).
-- The simulator has a shell of its own, `simulator/hosting.py`; a new decision is to be looked at in
-  both (ADR 0011).
 """
 
 from __future__ import annotations
