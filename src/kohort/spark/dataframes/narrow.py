@@ -5,6 +5,8 @@ Rules:
   also where a step looks something up. They are kept until the batch ends; a step that only
   projects rows for one output is computed where it is written.
 - A batch is two jobs: one reports the outcome of every input to the driver, one writes outputs.
+  A stage whose steps handle each row by itself and fill one table does both in one job
+  (`single_pass`), and keeps no inputs.
 - The driver receives the places of inputs and the verdicts; values stay with the tasks.
   The limits of a micro-batch bound both.
 """
@@ -14,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +43,8 @@ from kohort.spark.dataframes.columns import (
     typed,
 )
 from kohort.spark.dataframes.failing import RetrySpec
-from kohort.spark.dataframes.graph import Graph, Stage, Step
+from kohort.spark.dataframes.graph import Graph, Stage, Step, TableTarget
+from kohort.spark.dataframes.guards import KEPT, NotRowByRowError, guarded
 from kohort.spark.dataframes.isolating import RowFailure
 from kohort.spark.dataframes.judging import (
     Failed,
@@ -56,7 +59,17 @@ from kohort.spark.dataframes.offset_set import OffsetSet
 from kohort.spark.dataframes.physical import PhysicalPlans
 from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
 from kohort.spark.dataframes.rows import records, verdicts
+from kohort.spark.dataframes.single_pass import (
+    NOTED_BYTES,
+    REPORTS,
+    failures,
+    gathered,
+    pass_columns,
+    staged_pass,
+)
 from kohort.spark.dataframes.templates import Templates
+from kohort.spark.outputs.protocol import Attempt as StagedAttempt
+from kohort.spark.outputs.staging import StageSpec
 from kohort.spark.outputs.work import union_all
 
 pc: Any = pyarrow.compute
@@ -86,6 +99,23 @@ class NarrowPlan:
     physical: PhysicalPlans = field(default_factory=PhysicalPlans, init=False)
     projections: dict[str, str] = field(default_factory=dict[str, str], init=False)
     """By step that only projects rows for one output, the node whose rows they are."""
+    row_by_row: bool = field(init=False)
+    """Whether one job may do: the steps are a chain from the source to the only table, and no
+    batch has shown yet that one of them does more than handle each row by itself."""
+
+    def __post_init__(self) -> None:
+        stage, nodes = self.stage, self.nodes
+        chained = not stage.stateful and len(stage.reads) == 1 and self.inputs != [_INPUTS]
+        for before, step in zip(nodes, stage.steps, strict=False):
+            chained = chained and [*step.inputs] == [before]
+        last = stage.steps[-1:] if len(stage.targets) == 1 and not stage.hands_on else []
+        self.row_by_row = chained and any(isinstance(s.target, TableTarget) for s in last)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that inputs come from: those of sources, and retry topics."""
+        bases = [self.graph.sources[name].topic for name in self.stage.reads]
+        return [*bases, *self.retry_topics]
 
     @property
     def steps(self) -> dict[str, Step]:
@@ -145,6 +175,18 @@ class NarrowPlan:
                 self.projections[step.name] = name
         return made
 
+    def single_pass(self, rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+        """What tasks get of the inputs: every one, with the rows of the only table.
+
+        Raises NotRowByRowError when a step does more than handle each row by itself.
+        """
+        made = self.source(self.stage.reads[0], rows)
+        for step in self.stage.steps:
+            called = call(step, {step.inputs[0]: made})
+            hidden = HIDDEN if KEPT not in made.columns else (*HIDDEN, KEPT)
+            made = guarded(carried(called, hidden, step.name), made)
+        return pass_columns(made, self.topics, self.retry_topics, columns)
+
     def fills(self, node: str) -> bool:
         """Whether rows of a node are loaded or handed on, by itself or by projections of it."""
         names = {step.name for step in self.stage.targets} | {*self.stage.hands_on}
@@ -176,6 +218,8 @@ class NarrowBatch:
     _strangers: list[Failed] = field(default_factory=list[Failed], init=False)
     _left_out: set[Place] = field(default_factory=set[Place], init=False)
     _kept: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]], init=False)
+    _noted: pa.Table | None = field(default=None, init=False)
+    """The records that fail, where one job has done everything."""
 
     def compute(self) -> None:
         """Run the steps and decide over every input. Raises what a step raises."""
@@ -188,12 +232,51 @@ class NarrowBatch:
             self._rows = _without(rows, self._left_out)
             looked = self._looked()
         read.subtract(place[:2] for place in self._left_out)
+        self._judge(read, self._seen(looked))
+
+    def _judge(self, read: Mapping[TopicPartition, int], seen: Sequence[Seen]) -> None:
         policies = {
             topic: names.policy
             for base, names in self.plan.spec.topics.items()
             for topic in (base, *names.delays_ms)
         }
-        self.judgement = judge(read, self._seen(looked), policies, self.plan.stage.name)
+        self.judgement = judge(read, seen, policies, self.plan.stage.name)
+
+    def compute_and_stage(self, spec: StageSpec) -> list[StagedAttempt] | None:
+        """Run the steps, stage the rows of the only table and decide over every input, in one job.
+
+        Returns the attempts that count, or None for a batch that needs two jobs: a step does more
+        than handle each row by itself, much of the batch fails, or copies are not owed. Such a
+        batch begins anew. Raises what a step raises.
+        """
+        plan, self._rows = self.plan, self.inputs
+
+        def build() -> DataFrame:
+            rows = {"rows": self._rows}
+            made = plan.templates.apply(
+                "single pass", lambda f: plan.single_pass(f["rows"], spec.columns), rows
+            )
+            return made.mapInArrow(staged_pass(spec, NOTED_BYTES), REPORTS)
+
+        try:
+            job = self._planned("single pass", plan.stage.reads, build)
+        except NotRowByRowError:
+            plan.row_by_row = False
+            return None
+        done = gathered(job.collect(), spec.output, plan.topics)
+        if done is None:
+            return None
+        noted = done.noted
+        if noted.num_rows:
+            copied = pc.is_in(noted["topic"], pa.array(plan.retry_topics, pa.string()))
+            self._admit(noted.filter(copied))
+            if self._left_out:
+                return None
+            noted = noted.filter(pc.is_valid(noted[VERDICT]))
+        failed = self._failed(noted.drop_columns(["value"])) if noted.num_rows else []
+        self._noted = noted
+        self._judge(done.read, [Seen(plan.stage.steps[-1].name, done.passing, failed, True)])
+        return done.staged
 
     def try_out(self) -> None:
         """Compute every step into nothing. Raises what Spark raises."""
@@ -229,6 +312,9 @@ class NarrowBatch:
 
     def failed_rows(self) -> DataFrame | None:
         """Hidden columns of every input that failed, once each; None when there is none."""
+        if self._noted is not None:
+            failed = self._noted.num_rows
+            return local_frame(self.inputs.sparkSession, failures(self._noted)) if failed else None
         parts: list[DataFrame] = []
         for node, places in self.judgement.by_node.items():
             if not places:

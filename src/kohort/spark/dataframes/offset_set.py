@@ -27,6 +27,13 @@ class OffsetSet:
         """The offsets of any collection."""
         return cls(np.array([*offsets], np.int64))
 
+    @classmethod
+    def of_runs(cls, firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> OffsetSet:
+        """The offsets of runs, each of which begins at an offset and has so many."""
+        before = np.cumsum(counts) - counts
+        within = np.arange(int(counts.sum()), dtype=np.int64)
+        return cls(within + np.repeat(firsts - before, counts))
+
     def __len__(self) -> int:
         return len(self._sorted)
 

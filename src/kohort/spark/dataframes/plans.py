@@ -48,7 +48,7 @@ NARROW: Final = frozenset(
         "CTERelationRef",
     }
 )
-_ONE_TO_ONE: Final = frozenset({"Project", "SubqueryAlias", "View"})
+ONE_TO_ONE: Final = frozenset({"Project", "SubqueryAlias", "View"})
 STATEFUL: Final = frozenset(
     {
         "Aggregate",
@@ -180,15 +180,16 @@ def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> Dat
 def is_projection(frame: DataFrame, inner: DataFrame, kept: str) -> bool:
     """Whether a frame has one row for each row of another, with its column `kept` unchanged."""
     plan, end = analyzed(frame), analyzed(inner)
-    before, after = (_attribute(p, kept) for p in (end, plan))
+    before, after = (attribute(p, kept) for p in (end, plan))
     if before is None or after is None or not after.exprId().equals(before.exprId()):
         return False
-    while plan.nodeName() in _ONE_TO_ONE:
+    while plan.nodeName() in ONE_TO_ONE:
         plan = plan.child()
     return plan.equals(end)
 
 
-def _attribute(plan: Any, name: str) -> Any:
+def attribute(plan: Any, name: str) -> Any:
+    """The column of a plan of this name; None when there is none."""
     output = plan.output()
     found = [output.apply(i) for i in range(output.size())]
     return next((attribute for attribute in found if attribute.name() == name), None)

@@ -49,6 +49,7 @@ from kohort.spark.outputs.late import count_late
 from kohort.spark.outputs.merge_sql import APPEND, UPSERT, TableOutput
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import (
+    Attempt,
     Committer,
     Outcome,
     Written,
@@ -59,11 +60,13 @@ from kohort.spark.outputs.protocol import (
 )
 from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.topics import TopicOutput
-from kohort.spark.outputs.work import BatchWork, check_context
+from kohort.spark.outputs.work import BatchWork, StagedBeforeError, check_context, stage_spec
 
 log = logging.getLogger("kohort.spark")
 QUERY_ID: Final = "sql.streaming.queryId"
 INTERMEDIATE_COMPRESSION: Final = "lz4"
+TWO_JOBS_BATCHES: Final = 20
+"""After a batch for which one job did not do, so many are computed by two."""
 _Output = Callable[[str, str, Callable[[DataFrame], DataFrame]], DataFrame]
 """What is made of the rows of a node: its name, a key of the function, the function."""
 
@@ -109,6 +112,8 @@ class _Prepared:
     """The topics that get records; `topics` may name more."""
     changes: list[Transaction]
     close: Callable[[], None]
+    staged: list[Attempt] | None = None
+    """The attempts that have staged the rows of the table already."""
 
 
 class StageFunction:
@@ -130,6 +135,8 @@ class StageFunction:
         self._database: BatchStore | None = None
         self._transaction: TopicTransaction | None = None
         self._known: set[tuple[str, int]] = set()
+        self._two_jobs_until = -1
+        """Batches up to this one are computed first and staged then."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Commit one micro-batch, or skip it when it is committed already."""
@@ -176,6 +183,8 @@ class StageFunction:
             try:
                 self._try_once(frame, batch, database, settled, verdicts)
                 return
+            except StagedBeforeError:
+                self._two_jobs_until = batch.batch_id
             except Exception as error:  # a row's, of any class
                 found = self._isolated(frame, batch, database, error, verdicts)
                 if not found:
@@ -227,6 +236,7 @@ class StageFunction:
             tables = [
                 TablePart(m.output, _constant(prepared.tables[m.output.name]))
                 for m in database.merges
+                if prepared.staged is None
             ]
             inner = BatchWork(
                 frame,
@@ -237,6 +247,7 @@ class StageFunction:
                 self.query,
                 computed=True,
                 planned=self._plan.physical.job,
+                staged=prepared.staged,
             )
             work = _Work(inner, lambda: self._late_rows(batch))
             database.also = lambda cursor: self._record(
@@ -291,8 +302,15 @@ class StageFunction:
         if self._stage.stateful is not None:
             return self._after_state(frame, references, span, now_ms)
         work = self._narrow(frame, references, database, verdicts)
+        staged = None
+        if self._plan.row_by_row and not verdicts and batch.batch_id > self._two_jobs_until:
+            staged = work.compute_and_stage(stage_spec(database, database.merges[0]))
+            if staged is None:
+                self._two_jobs_until = batch.batch_id + TWO_JOBS_BATCHES
+                work = self._narrow(frame, references, database, verdicts)
         try:
-            work.compute()
+            if staged is None:
+                work.compute()
             spec = self._setting.spec
             books = books_of(
                 self._setting.pipeline, span, now_ms, spec, work.judgement, work.retried
@@ -305,8 +323,8 @@ class StageFunction:
                 topics.append(self._copies(made))
                 written |= books.copy_topics
                 written.update(self._dead_letters() if work.has_strangers else ())
-            tables = self._table_frames(work.output)
-            return _Prepared(tables, topics, written, books.changes, work.close)
+            tables = self._table_frames(work.output) if staged is None else {}
+            return _Prepared(tables, topics, written, books.changes, work.close, staged)
         except BaseException:  # release what was kept after any error
             work.close()
             raise

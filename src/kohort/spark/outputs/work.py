@@ -50,6 +50,10 @@ Frames = Mapping[str, DataFrame]
 Planned = Callable[[Hashable, Frames, Callable[[Frames], DataFrame]], DataFrame]
 
 
+class StagedBeforeError(Exception):
+    """What was staged before the commit began does not count any more: stage again."""
+
+
 @dataclass
 class BatchWork:
     """The `Work` of one batch.
@@ -64,6 +68,8 @@ class BatchWork:
         computed: what outputs select is kept by the caller already.
         planned: the job of a key over the frames that it reads, planned by the function or as for
             an earlier batch.
+        staged: the attempts that have staged the rows of all tables before; None where this work
+            stages them. They do for one round: `run` raises StagedBeforeError at the next.
     """
 
     frame: DataFrame
@@ -74,17 +80,23 @@ class BatchWork:
     query: str
     computed: bool = False
     planned: Planned | None = None
+    staged: Sequence[Attempt] | None = None
+    _rounds: int = field(default=0, init=False)
     _kept: bool = field(default=False, init=False)
 
     def run(self, identity: Identity | None) -> Written:
         """Stage and write everything; a later round uses the frame that the first has computed."""
-        merges = self.database.merges if self.database is not None else []
+        self._rounds += 1
+        if self.staged is not None and self._rounds > 1:
+            raise StagedBeforeError
+        own = self.staged is None
+        merges = self.database.merges if self.database is not None and own else []
         parts = len(merges) + sum(not topic.letters for topic in self.topics)
         if parts > 1 and not (self._kept or self.computed):
             self.keep()
         writes = identity is not None and self.transaction is not None
         sent = [t for t in self.topics if not t.letters] if writes else []
-        result = Written()
+        result = Written(staged=list(self.staged or ()))
         if not merges and not sent:
             return result
         job = self._job(merges, sent)
@@ -149,17 +161,9 @@ class BatchWork:
     def _staged(self, merge: Merge, frame: DataFrame) -> DataFrame:
         """The staging of one table, as reports."""
         assert self.database is not None, "a merge belongs to a database"
-        columns = (*merge.columns, *merge.output.staged_only)
-        spec = StageSpec(
-            merge.output.name,
-            self.database.store.url,
-            merge.stage,
-            stage_file(self.database),
-            columns,
-            merge.shown if merge.output.rejects else (),
-        )
-        if list(columns) != frame.columns:
-            frame = frame.select(*map(_quoted, columns))
+        spec = stage_spec(self.database, merge)
+        if list(spec.columns) != frame.columns:
+            frame = frame.select(*map(_quoted, spec.columns))
         return frame.mapInArrow(staged_rows(spec), _REPORTS)
 
     def _written(
@@ -183,6 +187,18 @@ class BatchWork:
         spec = WriteSpec(topics[0].output.client, outbox, self.query)
         shuffled = batches.repartitionById(tasks, batches["owner"])
         return shuffled.mapInArrow(written(spec), _REPORTS)
+
+
+def stage_spec(database: BatchStore, merge: Merge) -> StageSpec:
+    """How tasks stage the rows of one table."""
+    return StageSpec(
+        merge.output.name,
+        database.store.url,
+        merge.stage,
+        stage_file(database),
+        (*merge.columns, *merge.output.staged_only),
+        merge.shown if merge.output.rejects else (),
+    )
 
 
 def _encoded(
