@@ -17,6 +17,7 @@ from kohort.spark.dataframes import narrow
 from kohort.spark.dataframes.narrow import NarrowBatch
 from kohort.spark.dataframes.offset_set import OffsetSet
 from kohort.spark.dataframes.single_pass import gathered, runs
+from kohort.spark.outputs.protocol import Step
 from kohort.spark.outputs.table_transaction import BatchStore
 from tests.reading import read_committed
 
@@ -64,16 +65,21 @@ class Made:
     """A pipeline of one table: numbers that are rejected, retried, filtered and divided."""
 
     def __init__(self, cluster: Cluster, topic: Callable[..., str], directory: Path) -> None:
+        self.servers, self.name = cluster.bootstrap, topic(name="rows")
+        self.directory = directory
+        self.pipeline = self.made()
+
+    def made(self) -> Pipeline:
+        """The pipeline, as a new process would make it."""
         from pyspark.sql import functions as F
 
-        self.servers, self.name = cluster.bootstrap, topic(name="rows")
-        p = self.pipeline = Pipeline(
+        p = Pipeline(
             f"p-{self.name}",
-            store=f"sqlite:///{directory / 'db.sqlite'}",
+            store=f"sqlite:///{self.directory / 'db.sqlite'}",
             retries="300ms",
             clock_skew="0ms",
-            bootstrap_servers=cluster.bootstrap,
-            checkpoint=directory / "checkpoint",
+            bootstrap_servers=self.servers,
+            checkpoint=self.directory / "checkpoint",
             trigger="50ms",
         )
 
@@ -95,6 +101,8 @@ class Made:
                 p.retry(F.col("n") == 9, "nine")
             )
             return judged.select("n", part, p.attempt().alias("attempt"))
+
+        return p
 
     def send(self, *values: Any) -> None:
         with Producer(bootstrap_servers=self.servers) as producer:
@@ -140,6 +148,7 @@ class Jobs:
         monkeypatch.setattr(NarrowBatch, "compute", by_two)
 
 
+OF_TOPICS = (Step.PRODUCER_READY, Step.KAFKA_FENCED, Step.BEFORE_END, Step.AFTER_END)
 VALUES = (1, 0, 2, 60, 7, b"{", 9, 3, 70, 30)
 STATE = (
     [(1, 60, 0), (2, 30, 0), (3, 20, 0), (7, 8, 1), (30, 2, 0)],
@@ -213,3 +222,36 @@ class TestPipeline:
         assert made.state() == STATE
         assert jobs.two == 1
         assert not refusals
+
+    @pytest.mark.extended
+    @pytest.mark.parametrize("fails", [False, True], ids=["all-load", "some-fail"])
+    def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(
+        self, spark: SparkSession, made: Made, jobs: Jobs, fails: bool
+    ) -> None:
+        """Also between the job that has staged and the beginning of the commit."""
+        steps = [*Step] if fails else [s for s in Step if s not in OF_TOPICS]
+        for number, step in enumerate(steps, 10):
+            made.send(number, *[0] * fails)
+            pipeline = made.pipeline = made.made()
+            left = [step]
+
+            def die(reached: Step, left: list[Step] = left) -> None:
+                if left == [reached]:
+                    left.clear()
+                    raise RuntimeError("the driver is gone")
+
+            pipeline.reached = die
+            with pytest.raises(Exception, match="the driver is gone"):
+                pipeline.run("available_now", spark=spark, max_restarts=0)
+            assert not left
+        made.pipeline = made.made()
+        made.pipeline.run("available_now", spark=spark, max_restarts=0)
+        rows, (inputs, loaded, *_), letters = made.state()
+        assert [n for n, *_ in rows] == [*range(10, 10 + len(steps))]
+        assert (inputs, loaded, len(letters)) == (
+            len(steps) * (1 + fails),
+            len(rows),
+            inputs - loaded,
+        )
+        assert jobs.one
+        assert not jobs.two
