@@ -1,5 +1,7 @@
 """A micro-batch of one table as one Spark job: its tasks stage rows and report inputs together.
 
+Shell: randomness (ids of attempts).
+
 Rules:
 - A task stages the rows that pass. It reports which inputs it has read and which of them pass, as
   runs of offsets, and *noted* records: those that fail, with their values, and copies that were
