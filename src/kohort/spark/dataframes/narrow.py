@@ -247,7 +247,7 @@ class NarrowBatch:
 
         Returns the attempts that count, or None for a batch that needs two jobs: a step does more
         than handle each row by itself, much of the batch fails, or copies are not owed. Such a
-        batch begins anew. Raises what a step raises.
+        batch starts again with another object. Raises what a step raises.
         """
         plan, self._rows = self.plan, self.inputs
 
