@@ -4,16 +4,18 @@ The version goes into `src/kohort/__init__.py`, its only place; the first sectio
 `## 0.1.0 (unreleased)`, gets the day's date. What is left to do, commit and tag, is printed.
 
 The workflow `release` calls it, too: `--check v0.1.0` fails unless a tag is the version of the
-source, its changes are dated and `tests/upgrade/releases` has what it writes; `--notes v0.1.0`
-prints its changes. Standard library only.
+source, its changes are dated and `tests/upgrade/releases` has what it writes, recorded after that;
+`--notes v0.1.0` prints its changes. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import re
 import sys
+import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +62,16 @@ class Release:
         found = ASSIGNED.search(self._source.read_text())
         if found is None or found[1] != self.version:
             raise Refused(f"{self._source.name} has another version than {self.version}")
+        day = self.day()
+        recorded = self._recorded()
+        if recorded != day:
+            raise Refused(
+                f"{self._archive.name} was recorded for a release of {recorded}, not of {day}: "
+                "tools/record_release.py"
+            )
+
+    def day(self) -> str:
+        """The date of its changes. Raises Refused unless there is one."""
         day = self._first_heading(self._changes.read_text())[2]
         if day == OPEN:
             raise Refused(f"the changes of {self.version} are not dated: `make release`")
@@ -67,8 +79,15 @@ class Release:
             datetime.date.fromisoformat(day)
         except ValueError:
             raise Refused(f"CHANGELOG.md dates {self.version} {day!r}; write YYYY-MM-DD") from None
+        return day
+
+    def _recorded(self) -> str | None:
+        """The date in CHANGELOG.md when the archive was recorded; None if there was none."""
         if not self._archive.exists():
             raise Refused(f"{self._archive.name} is not recorded: tools/record_release.py")
+        with tarfile.open(self._archive) as archive:
+            expected = archive.extractfile("expected.json")
+            return json.load(expected).get("released") if expected else None
 
     def notes(self) -> str:
         """What its section of the changelog says. Raises Refused when that is nothing."""

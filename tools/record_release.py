@@ -1,7 +1,8 @@
 """Record what this version of Kohort writes, for the upgrade tests of later versions.
 
-Run it when a release is tagged, and commit the archive: `python tools/record_release.py`. It needs
-Java and PostgreSQL. What is in the archive: `tests/upgrade/release.py`.
+Run it after `make release` has dated the changes, and commit the archive: `python
+tools/record_release.py`. It needs Java and PostgreSQL. What is in the archive:
+`tests/upgrade/release.py`; the date of the release, by which `--check` knows an old archive.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.pages import tool
 from tests.patience import until
 from tests.postgres import PostgresServer, program, unavailable
 from tests.upgrade import release
@@ -168,8 +170,8 @@ def keep_all(servers: str) -> None:
             admin.alter_configs(topic.name, {"retention.ms": "-1"})
 
 
-def expected(servers: str) -> dict[str, Any]:
-    """What a reader of this version sees."""
+def expected(servers: str, day: str) -> dict[str, Any]:
+    """What a reader of this version sees, and the day of the release."""
     with Admin(bootstrap_servers=servers) as admin:
         groups = {
             group: {
@@ -185,16 +187,17 @@ def expected(servers: str) -> dict[str, Any]:
         }
     return {
         "version": kohort.__version__,
+        "released": day,
         "topics": topics,
         "groups": groups,
         "records": {topic: release.everything(servers, topic) for topic in release.READ},
     }
 
 
-def record(home: Path, postgres: PostgresServer) -> None:
+def record(home: Path, postgres: PostgresServer, day: str) -> None:
     """Write everything into a directory."""
     database = postgres.new_database()
-    stores = dict(zip(APPS, (f"sqlite:///{home}/bills.db", database), strict=True))
+    stores: dict[str, str] = dict(zip(APPS, (f"sqlite:///{home}/bills.db", database), strict=True))
     with release.broker(home) as cluster:
         servers = cluster.bootstrap
         left = Producer(bootstrap_servers=servers, transactional_id="left")
@@ -205,7 +208,7 @@ def record(home: Path, postgres: PostgresServer) -> None:
         run_apps(servers, stores)
         run_pipeline(servers, home)
         keep_all(servers)
-        (home / "expected.json").write_text(json.dumps(expected(servers), indent=1))
+        (home / "expected.json").write_text(json.dumps(expected(servers, day), indent=1))
         cluster.stop()
         with contextlib.suppress(KafkaTimeoutError):  # its broker is gone, on purpose
             left.close(0)
@@ -218,6 +221,12 @@ def record(home: Path, postgres: PostgresServer) -> None:
 
 def main() -> int:
     """Record, pack."""
+    prepare = tool("prepare_release")
+    try:
+        day = prepare.Release(kohort.__version__).day()
+    except prepare.Refused as error:
+        print(f"nothing was recorded: {error}")
+        return 1
     if why := unavailable():
         print(f"nothing was recorded: {why}")
         return 1
@@ -225,7 +234,7 @@ def main() -> int:
     postgres = PostgresServer()
     home = Path(tempfile.mkdtemp(prefix="kohort-release-"))
     try:
-        record(home, postgres)
+        record(home, postgres, day)
         target.parent.mkdir(exist_ok=True)
         with tarfile.open(target, "w:gz") as archive:
             for path in sorted(home.iterdir()):

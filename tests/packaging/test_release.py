@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import io
+import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +48,19 @@ def refused(match: str) -> Any:
     return pytest.raises(TOOL.Refused, match=match)
 
 
-def record(tree: Path, version: str) -> None:
-    (tree / "tests" / "upgrade" / "releases" / f"{version}.tar.gz").touch()
+def record(tree: Path, version: str, **expected: str) -> None:
+    """An archive as `record_release.py` writes it."""
+    path = tree / "tests" / "upgrade" / "releases" / f"{version}.tar.gz"
+    content = json.dumps({"version": version, **expected}).encode()
+    entry = tarfile.TarInfo("expected.json")
+    entry.size = len(content)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(entry, io.BytesIO(content))
 
 
 def test_version_and_date_are_written(tree: Path) -> None:
     release("0.2.0", tree).prepare(DAY)
-    record(tree, "0.2.0")
+    record(tree, "0.2.0", released="2027-01-02")
     source = (tree / "src" / "kohort" / "__init__.py").read_text()
     assert source == 'import x\n__version__ = "0.2.0"\n'
     dated = CHANGES.replace("0.2.0 (unreleased)", "0.2.0 (2027-01-02)")
@@ -84,13 +93,18 @@ def test_a_release_without_changes_is_refused(tree: Path) -> None:
 
 
 def test_what_is_not_ready_is_not_tagged(tree: Path) -> None:
-    """Another version in the source, changes without a date, nothing for later upgrade tests."""
+    """Another version, changes without a date, no archive for upgrade tests or an older one."""
     with refused("another version than 0.2.0"):
         release("0.2.0", tree).check()
     release("0.2.0", tree).prepare(DAY)
     with refused("is not recorded"):
         release("0.2.0", tree).check()
     record(tree, "0.2.0")
+    with refused("recorded for a release of None, not of 2027-01-02"):
+        release("0.2.0", tree).check()
+    record(tree, "0.2.0", released="2027-01-01")
+    with refused("recorded for a release of 2027-01-01, not of 2027-01-02"):
+        release("0.2.0", tree).check()
     (tree / "CHANGELOG.md").write_text(CHANGES)
     with refused("are not dated"):
         release("0.2.0", tree).check()
