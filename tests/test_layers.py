@@ -57,7 +57,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.simulator.system",),
     ("kohort.observe",),
     ("kohort.sampling",),
-    ("kohort.spark.worker", "kohort.spark.formats"),
+    ("kohort.spark.worker", "kohort.spark.formats", "kohort.spark.plans"),
     ("kohort.spark.outputs",),
     ("kohort.spark.dataframes",),
     ("kohort.spark",),

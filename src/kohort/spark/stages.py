@@ -30,13 +30,13 @@ from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import taken_up, with_origin
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.graph import Graph, Stage, mode_of
-from kohort.spark.dataframes.plans import emits_without_rows
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
 from kohort.spark.formats.rows import SourceRows, to_option
 from kohort.spark.offsets import Position, TopicPartition
 from kohort.spark.options import SMALL_TASK
 from kohort.spark.outputs.late import late_rows
 from kohort.spark.outputs.protocol import Step
+from kohort.spark.plans.logical import emits_without_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from kohort.spark.dataframes.columns import HIDDEN, ORIGIN, VERDICT, VERDICT_TYPE, reject, retry
 from kohort.spark.dataframes.guards import KEPT, NotRowByRowError, guarded
-from kohort.spark.dataframes.plans import carried
+from kohort.spark.plans.logical import carried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

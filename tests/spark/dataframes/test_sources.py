@@ -121,9 +121,9 @@ def test_a_reference_leaves_out_what_does_not_decode(
 ) -> None:
     """The rest of it is there, the latest row of each key; the log says how many are missing."""
     from kohort.spark.dataframes.graph import Reference, ValueFormat
-    from kohort.spark.dataframes.plans import local_frame
     from kohort.spark.dataframes.references import ReferenceTable
     from kohort.spark.formats import RowFormat
+    from kohort.spark.plans.logical import local_frame
 
     values = ValueFormat.of("prices", "t", {"schema": "item STRING, price INT"})
     assert values.decoded is not None

@@ -82,7 +82,7 @@ def test_late_rows_are_counted_in_history_and_status(
 
 @pytest.mark.spark
 def test_a_batch_without_rows_is_needed_by_timers_and_in_append_mode(spark: SparkSession) -> None:
-    from kohort.spark.dataframes.plans import emits_without_rows
+    from kohort.spark.plans.logical import emits_without_rows
 
     stream = spark.readStream.format("rate").load()
     counts = stream.groupBy("value").count()

@@ -29,9 +29,9 @@ from kohort.spark.dataframes.columns import (
     with_origin,
 )
 from kohort.spark.dataframes.graph import Graph, Reference, Source, Stage, Step
-from kohort.spark.dataframes.plans import carried, check_narrow, is_stateful
 from kohort.spark.formats import RowFormat, ddl_of, types_of
 from kohort.spark.formats.types import quoted
+from kohort.spark.plans.logical import carried, check_narrow, is_stateful
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from kohort.errors import UsageError
 from kohort.retry import headers as h
 from kohort.retry.classify import clean_reason
 from kohort.retry.handling import UNDECODABLE
-from kohort.spark.dataframes.plans import LostOriginError, carried
 from kohort.spark.formats import NULL_VALUE, ROW_ERROR, ROWS
+from kohort.spark.plans.logical import LostOriginError, carried
 
 ORIGIN: Final = "_kohort"
 VERDICT: Final = "_kohort_verdict"

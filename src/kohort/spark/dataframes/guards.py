@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kohort.spark.dataframes.columns import VERDICT
-from kohort.spark.dataframes.plans import (
+from kohort.spark.plans.logical import (
     CHANCE,
     ONE_TO_ONE,
     PROJECT,

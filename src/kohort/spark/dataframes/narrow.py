@@ -56,8 +56,6 @@ from kohort.spark.dataframes.judging import (
     runnable,
 )
 from kohort.spark.dataframes.offset_set import OffsetSet
-from kohort.spark.dataframes.physical import PhysicalPlans
-from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
 from kohort.spark.dataframes.rows import records, verdicts
 from kohort.spark.dataframes.single_pass import (
     NOTED_BYTES,
@@ -67,10 +65,12 @@ from kohort.spark.dataframes.single_pass import (
     pass_columns,
     staged_pass,
 )
-from kohort.spark.dataframes.templates import Templates
 from kohort.spark.outputs.protocol import Attempt as StagedAttempt
 from kohort.spark.outputs.staging import StageSpec
 from kohort.spark.outputs.work import union_all
+from kohort.spark.plans.logical import carried, computed_once, is_projection, local_frame
+from kohort.spark.plans.physical import PhysicalPlans
+from kohort.spark.plans.templates import Templates
 
 pc: Any = pyarrow.compute
 _PLACE = ("topic", "partition", "offset")

@@ -30,9 +30,9 @@ from kohort.errors import ConfigError, KafkaTimeoutError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.setting_keys import plain
 from kohort.spark.dataframes.graph import Reference
-from kohort.spark.dataframes.plans import as_rdd, local_frame
 from kohort.spark.formats import RowDecoder, RowFormat
 from kohort.spark.formats.decoded import as_text
+from kohort.spark.plans.logical import as_rdd, local_frame
 
 log = logging.getLogger("kohort.spark")
 POLL_S: Final = 1.0

@@ -39,7 +39,6 @@ from kohort.spark.dataframes.graph import (
 from kohort.spark.dataframes.isolating import RowFailure
 from kohort.spark.dataframes.judging import Judgement, Place
 from kohort.spark.dataframes.narrow import NarrowBatch, NarrowPlan
-from kohort.spark.dataframes.plans import computed_once
 from kohort.spark.dataframes.references import ReferenceTable
 from kohort.spark.dataframes.trials import broken_records, failing_records
 from kohort.spark.outputs.cancelled import cut_off
@@ -61,6 +60,7 @@ from kohort.spark.outputs.protocol import (
 from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.topics import TopicOutput
 from kohort.spark.outputs.work import BatchWork, StagedBeforeError, check_context, stage_spec
+from kohort.spark.plans.logical import computed_once
 
 log = logging.getLogger("kohort.spark")
 QUERY_ID: Final = "sql.streaming.queryId"

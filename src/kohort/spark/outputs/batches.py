@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kohort.spark.outputs.kafka import TopicTransaction
     from kohort.spark.outputs.table_transaction import BatchStore
     from kohort.spark.outputs.work import BatchWork
+    from kohort.spark.plans.physical import PhysicalPlans
 
 log = logging.getLogger("kohort.spark")
 DEFAULT_TRANSACTION_TIMEOUT: Final = "5m"
@@ -52,6 +53,7 @@ class _Run:
     database: BatchStore | None
     transaction: TopicTransaction | None
     committer: Committer
+    plans: PhysicalPlans
 
 
 def to_table(
@@ -324,7 +326,15 @@ class BatchFunction:
             self.close()
             self._runs.append(self._begin(frame, query, query_id))
         run = self._runs[0]
-        work = BatchWork(frame, run.database, self.tables, run.transaction, self.topics, query)
+        work = BatchWork(
+            frame,
+            run.database,
+            self.tables,
+            run.transaction,
+            self.topics,
+            query,
+            planned=run.plans.job,
+        )
         if len(self.commits) + bool(self.tables or self.topics) > 1:
             work.keep()
         try:
@@ -356,6 +366,8 @@ class BatchFunction:
         _close_all(self._runs)
 
     def _begin(self, frame: DataFrame, query: str, query_id: str) -> _Run:
+        from kohort.spark.plans.physical import PhysicalPlans
+
         name = GROUP_PREFIX + query
         database = self._open_database(frame, query)
         transaction = self._open_transaction(name)
@@ -365,7 +377,7 @@ class BatchFunction:
             remedy = f"delete the row of query {query!r} from kohort_batch_fence"
         policy = FencePolicy(query, self.first_batch, place, remedy)
         committer = Committer(policy, database, transaction, self.reached)
-        return _Run(query_id, database, transaction, committer)
+        return _Run(query_id, database, transaction, committer, PhysicalPlans())
 
     def _open_database(self, frame: DataFrame, query: str) -> BatchStore | None:
         from kohort.spark.outputs.table_transaction import SqliteBatches, open_batches

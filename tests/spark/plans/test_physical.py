@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from kohort.spark.dataframes.physical import PhysicalPlans
-from kohort.spark.dataframes.plans import computed_once, local_frame
+from kohort.spark.plans.logical import computed_once, local_frame
+from kohort.spark.plans.physical import PhysicalPlans
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import (
+from kohort.spark.plans.logical import (
     CHANCE,
     PROJECT,
     analyzed,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from kohort.spark.dataframes.plans import computed_once, is_projection, local_frame
-from kohort.spark.dataframes.templates import Templates
+from kohort.spark.plans.logical import computed_once, is_projection, local_frame
+from kohort.spark.plans.templates import Templates
 from kohort.spark.supervise import _PASSES
 
 if TYPE_CHECKING:

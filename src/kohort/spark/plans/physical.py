@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame
 
-from kohort.spark.dataframes.plans import CHANCE, analyzed, as_rdd, contains
+from kohort.spark.plans.logical import CHANCE, analyzed, as_rdd, contains
 
 _CONSTANTS: Final = frozenset({"LocalTableScan"})
 _KNOWN: Final[WeakKeyDictionary[DataFrame, _Leaf]] = WeakKeyDictionary()
