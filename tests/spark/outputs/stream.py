@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from kohort.testing import Cluster
 
 numbers = itertools.count()
+STARTS = 4
+
+
+def too_slow(error: str) -> bool:
+    """Whether a query has failed before anything of it ran."""
+    return "Python worker failed to connect back" in error and "State: INITIALIZING" in error
 
 
 class Stream:
@@ -50,12 +56,23 @@ class Stream:
         )
 
     def run(self, frame: DataFrame, function: BatchFunction, output_mode: str = "append") -> None:
-        """Everything that is there, in one run of the query."""
+        """Everything that is there, in one run of the query.
+
+        A start that is too slow on a busy machine is repeated, as a pipeline does: Spark waits 10 s
+        for the Python of a source, without a setting.
+        """
         writer = frame.writeStream.foreachBatch(function).outputMode(output_mode)
         writer = writer.queryName(self.name) if self.name else writer
         writer = writer.option("checkpointLocation", str(self.checkpoint))
+        writer = writer.trigger(availableNow=True)
         try:
-            writer.trigger(availableNow=True).start().awaitTermination()
+            for start in range(1, STARTS + 1):
+                try:
+                    writer.start().awaitTermination()
+                    break
+                except Exception as error:  # Spark has its own classes
+                    if start == STARTS or not too_slow(str(error)):
+                        raise
         finally:
             function.close()
 
