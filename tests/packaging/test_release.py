@@ -113,9 +113,22 @@ def test_what_is_not_ready_is_not_tagged(tree: Path) -> None:
         release("0.2.0", tree).check()
 
 
+def fits(changes: str, version: str) -> bool:
+    """Is the first section of this version, or open and right above its dated one?"""
+    sections = TOOL.HEADING.findall(changes)
+    if sections[0][1] == TOOL.OPEN and sections[0][0] != version:
+        return sections[1][0] == version and sections[1][1] != TOOL.OPEN
+    return sections[0][0] == version
+
+
 def test_this_source_can_be_released() -> None:
-    """The first section of CHANGELOG.md is that of the version in the source."""
-    assert TOOL.Release(kohort.__version__).notes()
+    """CHANGELOG.md is of the version in the source, before its release and after it."""
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert fits(changes, kohort.__version__)
+    assert fits(CHANGES, "0.2.0")
+    assert fits(CHANGES, "0.1.0")
+    assert not fits(CHANGES, "0.3.0")
+    assert not fits(CHANGES.replace("2026-11-27", "unreleased"), "0.1.0")
 
 
 def test_the_workflow_checks_the_tag_before_it_builds() -> None:
