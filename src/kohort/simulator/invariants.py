@@ -288,6 +288,8 @@ SYSTEM: Final = Section(
         "than the topic's limit allows; what DeleteRecords has answered does not come back",
         "SY15": "a reader misses only records that were deleted before it came to them",
         "SY16": "a redrive sends each dead letter that was there when it began once, and no other",
+        "SY17": "a topic that is created again begins empty: no record and no committed offset of "
+        "the one before it is there",
     },
 )
 

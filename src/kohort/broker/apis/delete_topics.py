@@ -1,6 +1,7 @@
 """DeleteTopics (20), v1-6. KIP-516 (by id).
 
-The offsets that groups have committed for a deleted topic go with it (as in Apache Kafka).
+The offsets that groups have committed for a deleted topic go with it (as in Apache Kafka). The
+answer waits until that is durable, for the time that the request allows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, Dele
 from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
 
 if TYPE_CHECKING:
+    from kohort.broker.base.env import Cancellable
     from kohort.broker.coordinator.node_services import NodeServices
     from kohort.broker.state.topics import Topic
 
@@ -37,8 +39,48 @@ def handle(node: NodeServices, request: DeleteTopicsRequest, call: Call) -> None
         except BrokerError as error:
             results = [_refused(r, error) if r.name in chosen else r for r in results]
         if gone := {name for name in chosen if node.topics.get(name) is None}:
-            node.nodes.coordinators.topics_deleted(gone)
+            _Answer(node, request, call, results, gone).begin()
+            return
     call.answer(DeleteTopicsResponse(responses=results))
+
+
+class _Answer:
+    """An answer that waits until the offsets of the deleted topics are gone, or for so long."""
+
+    def __init__(
+        self,
+        node: NodeServices,
+        request: DeleteTopicsRequest,
+        call: Call,
+        results: list[DeletableTopicResult],
+        gone: set[str],
+    ) -> None:
+        self._node = node
+        self._wait_ms = max(request.timeout_ms, 0)
+        self._call = call
+        self._results = results
+        self._gone = gone
+        self._timer: Cancellable | None = None
+        self._answered = False
+
+    def begin(self) -> None:
+        """Answer now or later."""
+        self._node.nodes.coordinators.topics_deleted(self._gone, self._done)
+        if not self._answered:
+            env = self._node.env
+            self._timer = env.call_at(env.now_ms() + self._wait_ms, self._too_late)
+
+    def _too_late(self) -> None:
+        error = BrokerError(ErrorCode.REQUEST_TIMED_OUT, "committed offsets are still there")
+        self._results = [_refused(r, error) if r.name in self._gone else r for r in self._results]
+        self._done()
+
+    def _done(self) -> None:
+        if not self._answered:
+            self._answered = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._call.answer(DeleteTopicsResponse(responses=self._results))
 
 
 def _choose(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kohort.broker.base.config import OFFSETS_TOPIC
@@ -47,11 +46,6 @@ class Groups(CoordinatorShards["GroupHost"]):
         """Answer a request on the fast path; False: nothing was done, take the slow path."""
         host = self.host_near(asked.group_id)
         return host is not None and host.try_fast(asked)
-
-    def topics_deleted(self, names: Iterable[str]) -> None:
-        """Offsets of deleted topics go too."""
-        for host in self.hosts():
-            host.topics_deleted(names)
 
     def configured(self) -> None:
         """The group configuration changed: pass it to every shard."""

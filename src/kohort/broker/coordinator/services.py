@@ -66,8 +66,8 @@ class LeaderPort(Protocol):
 class CoordinatorsPort(Protocol):
     """The coordinators on all nodes of the process."""
 
-    def topics_deleted(self, names: Iterable[str]) -> None:
-        """Topics are gone, and their committed offsets with them."""
+    def topics_deleted(self, names: Iterable[str], done: Callable[[], None]) -> None:
+        """Topics are gone; `done` is called when their committed offsets are, too."""
         ...
 
     def takes_markers(self, partition: Partition) -> bool:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kohort.broker.coordinator.shard_host import ShardHost
+from kohort.broker.node.forgetting import Forgetting
 from kohort.broker.node.node import Node
 from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from kohort.broker.coordinator.group_shard_host import GroupHost
+    from kohort.broker.state.broker_state import BrokerState
 
 
 class Coordinators:
     """Passes changes of the cluster and transactions' markers to the coordinators concerned."""
 
-    def __init__(self, running: Mapping[int, Node]) -> None:
+    def __init__(self, state: BrokerState, running: Mapping[int, Node]) -> None:
+        self._state = state
         self._running = running
 
     def _nodes(self) -> list[Node]:
@@ -62,11 +68,13 @@ class Coordinators:
         for node in self._nodes():
             node.groups.access_changed()
 
-    def topics_deleted(self, names: Iterable[str]) -> None:
-        """Committed offsets of deleted topics go too."""
-        gone = list(names)
-        for node in self._nodes():
-            node.groups.topics_deleted(gone)
+    def topics_deleted(self, names: Iterable[str], done: Callable[[], None]) -> None:
+        """Committed offsets of deleted topics go too; `done` is called when that is durable."""
+        Forgetting(self._state.topics, self._state.env, self._groups_at, list(names), done).begin()
+
+    def _groups_at(self, partition: Partition) -> GroupHost | None:
+        node = self._running.get(partition.leader)
+        return None if node is None else node.groups.host_at(partition.index)
 
     def set_wall_offset(self, offset_ms: int) -> None:
         """The wall clock may have been set."""

@@ -75,7 +75,7 @@ class Nodes:
         """Nodes whose death will be noticed."""
         self._racks = state.config.racks()
         self._running: dict[int, Node] = {}
-        self.coordinators = Coordinators(self._running)
+        self.coordinators = Coordinators(state, self._running)
         self.leaders = LeaderChanges(state, self._running, self.coordinators)
         state.failpoints.kill = self.kill
 

@@ -35,7 +35,7 @@ from kohort.broker.state.group_hints import HeartbeatHints
 from kohort.broker.state.leadership import Leadership
 from kohort.broker.state.partition import Partition
 from kohort.broker.state.topics import Topic, Topics
-from kohort.errors import BrokerError, CorruptRecordError, StorageError
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 
 if TYPE_CHECKING:
     from kohort.broker.log.local_links import LocalLinks
@@ -294,6 +294,8 @@ class BrokerState:
             return self.offsets_topic()
         if name == TRANSACTIONS_TOPIC:
             return self.transactions_topic()
+        if name in self.topics.forgetting:  # a client that asks again will get it
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} is being deleted")
         return self.topics.create(name, self.config.num_partitions, {})
 
     # -- housekeeping

@@ -87,6 +87,8 @@ class Topics:
         self.changed: Callable[[], None] = lambda: None
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
+        self.forgetting: set[str] = set()
+        """Names of deleted topics for which groups may still have committed offsets."""
         self._partitions = 0
         """How many all topics have."""
         self._by_id: dict[bytes, Topic] = {}
@@ -141,6 +143,9 @@ class Topics:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
         if name in self._by_name:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name in self.forgetting:
+            text = f"Topic '{name}' is marked for deletion."
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
         other = self._plain.get(self._plain_name(name))
         if other is not None:
             raise BrokerError(

@@ -99,6 +99,10 @@ class GroupShard:
         self.partition = partition
         self._ws = Workspace(config, new_id, wall_offset_ms)
         self._sweep = Sweep()
+        self._first_image: TopicsImage | None = None
+        """The topics when the load began: what is committed for others is of deleted ones."""
+        self._deleted: set[str] = set()
+        """Topics that were deleted since then."""
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     @property
@@ -169,6 +173,9 @@ class GroupShard:
             if too_large or ws.stored(group).lacks_assignment():
                 ws.caused(group, Trigger.TOO_LARGE if too_large else Trigger.UNFINISHED, now_ms)
                 rebalance.start_rebalance(ws, group, now_ms, out)
+        if self._first_image is not None:
+            known = self._first_image.by_name.keys() - self._deleted
+            forget_topics(ws, lambda topic: topic not in known, out)
         return out
 
     def unload(self) -> Effects:
@@ -276,7 +283,9 @@ class GroupShard:
         del now_ms
         out = Effects()
         if not self._state:
-            forget_topics(self._ws, names, out)
+            forget_topics(self._ws, set(names).__contains__, out)
+        else:  # it is loading, or will never be asked again
+            self._deleted.update(names)
         return out
 
     def topics_changed(self, image: TopicsImage, now_ms: int) -> Effects:
@@ -285,6 +294,8 @@ class GroupShard:
         What follows from it is decided at the next heartbeats of the groups that are concerned.
         """
         del now_ms
+        if self._first_image is None:
+            self._first_image = image
         self._ws.topics = image
         return Effects()
 

@@ -14,7 +14,7 @@ SY10 When faults have ended, every program comes to its end.
 SY11 An app handles each input until it succeeds, or dead-letters it; nothing else is dead-lettered.
 SY12 No retry begins before its delay has passed.
 SY13 With a store, each input is in it exactly once, or in its ledger as failed.
-SY14, SY15: `retention_checks`; SY16: `redrives`.
+SY14, SY15: `retention_checks`; SY16: `redrives`; SY17: `remade_checks`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from kohort.simulator.system.apps import BOOKERS, DELAYS_MS, HANDLERS, is_dead
 from kohort.simulator.system.history import Fate, History, Sent
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, READERS, TABLE
 from kohort.simulator.system.redrives import Redriven, check_redrives
+from kohort.simulator.system.remade import PLACE, REMADE
+from kohort.simulator.system.remade_checks import check_remade
 from kohort.simulator.system.retained import Window
 from kohort.simulator.system.retention_checks import check_retention
 
@@ -74,6 +76,7 @@ class Final:
     windows: Mapping[TopicPartition, Window] = field(default_factory=dict[TopicPartition, Window])
     lost_power: bool = False
     redriven: Redriven = field(default_factory=lambda: Redriven())
+    at_ms: int = 0
 
 
 def check(history: History, final: Final) -> None:
@@ -90,6 +93,8 @@ def check(history: History, final: Final) -> None:
     _booked(final)
     check_redrives(history, final.redriven)
     check_retention(history, final.windows, lost_power=final.lost_power)
+    stored = {r.offset: r.value or b"" for r in final.everything.get(PLACE, ())}
+    check_remade(history, stored, final.at_ms)
 
 
 def _places(logs: Logs) -> dict[bytes, list[tuple[TopicPartition, int]]]:
@@ -103,7 +108,7 @@ def _places(logs: Logs) -> dict[bytes, list[tuple[TopicPartition, int]]]:
 def _acknowledged(history: History, final: Final) -> None:
     places = _places(final.everything)
     for sent in history.sent:
-        if sent.partition.topic == TABLE:
+        if sent.partition.topic in {TABLE, REMADE}:
             continue
         stored = places.get(sent.value, [])
         window = final.windows.get(sent.partition)
@@ -145,6 +150,8 @@ def _transactions(history: History, final: Final) -> None:
     for sent in history.sent:
         if sent.transaction is None:
             continue
+        if sent.partition.topic == REMADE:
+            continue  # it may be deleted meanwhile
         if sent.partition.topic != TABLE:  # of which later values may have been enough
             members[sent.transaction].append(sent)
         elif sent.value in visible and history.transactions[sent.transaction].fate is Fate.REFUSED:

@@ -30,6 +30,7 @@ class Sent:
         transaction: index in `History.transactions`; None outside of transactions.
         fate: whether its storage was acknowledged.
         offset: the acknowledged offset; -1 without one.
+        asked_ms, done_ms: when it was sent and acknowledged; -1 where that is not noted.
     """
 
     producer: str
@@ -40,6 +41,8 @@ class Sent:
     transaction: int | None = None
     fate: Fate = Fate.UNKNOWN
     offset: int = -1
+    asked_ms: int = -1
+    done_ms: int = -1
 
 
 @dataclass
@@ -81,6 +84,41 @@ class Read:
     after: int
     log_start: int | None
     trimmed: int
+
+
+@dataclass
+class Round:
+    """A topic is deleted and created again.
+
+    Args:
+        asked_ms: when it was asked to be deleted.
+        deleted_ms: when that was acknowledged; None: perhaps it was not.
+        ended_ms: from when on nothing of this round deletes any more.
+    """
+
+    asked_ms: int
+    deleted_ms: int | None = None
+    ended_ms: int | None = None
+
+
+@dataclass
+class Look:
+    """One reading of the topic that is made again, from its beginning to its end.
+
+    Args:
+        label: program and life.
+        committed: what its group had committed when it began.
+        values: the records by offset.
+        commits: what it committed at its end, and when that was acknowledged.
+    """
+
+    label: str
+    began_ms: int
+    ended_ms: int | None = None
+    committed: int | None = None
+    values: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    commits: int | None = None
+    commits_done_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +176,9 @@ class History:
         default_factory=list[tuple[str, TopicPartition, int, int]]
     )
     """Program, partition, the offset asked for, and a lower one in the answer."""
+
+    rounds: list[Round] = field(default_factory=list[Round])
+    looks: list[Look] = field(default_factory=list[Look])
 
     redrives: dict[str, int] = field(default_factory=dict[str, int])
     """By program: the number of the redrive that it is at."""

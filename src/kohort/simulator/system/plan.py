@@ -28,7 +28,17 @@ FAULTS: Final = (
     "slow_network",
 )
 _DRAWN: Final = ("load", "update", "transact", "move", "read", "handle", "book")
-PROGRAMS: Final = (*_DRAWN, "fill", "trail", "trim", "redrive")
+PROGRAMS: Final = (
+    *_DRAWN,
+    "fill",
+    "trail",
+    "trim",
+    "redrive",
+    "remake",
+    "refill",
+    "span",
+    "look",
+)
 
 READ_INPUT: Final = frozenset({"move", "read", "handle", "book"})
 """The programs that need another one to write."""
@@ -115,6 +125,7 @@ def plan_of(seed: int) -> SystemPlan:
         (
             *((p, chance.choice((1, 1, 2, 3))) for p in chosen),
             *_retained(seed),
+            *_remade(seed),
             *(_redrives(seed) if "handle" in chosen else ()),
         ),
         tuple(faults),
@@ -135,6 +146,15 @@ def _retained(seed: int) -> tuple[tuple[str, int], ...]:
         return ()
     trims = (("trim", 1),) if chance.random() < 0.5 else ()
     return (("fill", chance.choice((1, 2))), ("trail", chance.choice((1, 2))), *trims)
+
+
+def _remade(seed: int) -> tuple[tuple[str, int], ...]:
+    """The programs of a topic that is deleted and created again, drawn by themselves."""
+    chance = Random(f"remade/{seed}")
+    if chance.random() < 0.7:
+        return ()
+    spans = (("span", 1),) if chance.random() < 0.5 else ()
+    return (("remake", 1), ("refill", chance.choice((1, 2))), ("look", 1), *spans)
 
 
 def _redrives(seed: int) -> tuple[tuple[str, int], ...]:

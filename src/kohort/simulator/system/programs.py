@@ -53,6 +53,10 @@ class Life:
         """Name and life."""
         return f"{self.name}/{self.number}"
 
+    def now_ms(self) -> int:
+        """The world's time."""
+        return self.process.machine.schedule.now_ms
+
     def producer(self, **settings: Any) -> AsyncProducer:
         """A producer of this process."""
         return self.process.make(
@@ -92,7 +96,7 @@ async def send(life: Life, producer: AsyncProducer, sent: Sent) -> None:
             stored = await future
         except KohortError:
             return  # unknown: it may be stored all the same
-        sent.fate, sent.offset = Fate.DONE, stored.offset
+        sent.fate, sent.offset, sent.done_ms = Fate.DONE, stored.offset, life.now_ms()
 
     task = asyncio.get_running_loop().create_task(outcome())
     _outcomes.add(task)

@@ -58,6 +58,7 @@ from kohort.simulator.system.programs import (
     Life,
 )
 from kohort.simulator.system.redrives import Redriven, is_mended, redrive
+from kohort.simulator.system.remade import REMADE, look, refill, remake, span
 from kohort.simulator.system.retained import (
     CHECK_INTERVAL_MS,
     RETENTION_BYTES,
@@ -81,11 +82,20 @@ REST_MS = 120_000
 MAX_EVENTS = 1_500_000
 _LOOK_MS = 250
 P = TypeVar("P", ClientProcess, SyncProcess)
-_WAITING = {**APPS, "trim": trim, "redrive": redrive}
+_WAITING = {**APPS, "trim": trim, "redrive": redrive, "remake": remake}
 """The programs that wait in their calls; the others await."""
-_AWAITING = {**PROGRAMS, "fill": fill, "trail": trail}
+_AWAITING = {
+    **PROGRAMS,
+    "fill": fill,
+    "trail": trail,
+    "refill": refill,
+    "span": span,
+    "look": look,
+}
 _RETAINED = {"fill", "trail", "trim"}
 """Those that need the topic whose beginning goes."""
+_REMADE = {"remake", "refill", "span", "look"}
+"""Those that need the topic that is made again."""
 
 
 @dataclass
@@ -221,6 +231,8 @@ class SystemWorld:
         self._kinds = {kind for kind, _ in plan.programs}
         topics = (INPUT, OUTPUT, LEDGER, TABLE, *((WINDOW,) if self._kinds & _RETAINED else ()))
         self.partitions: dict[str, int] = dict.fromkeys(topics, plan.partitions)
+        if self._kinds & _REMADE:
+            self.partitions[REMADE] = 1
         self.programs = [
             _Program(self, kind, f"{kind}-{number}", self._options(kind, number))
             for kind, count in plan.programs
@@ -500,7 +512,16 @@ class SystemWorld:
         lost_power = self.reached["fault power_cut"] > 0
         offsets = self._group_offsets(READERS)
         redriven = self.redriven() if "redrive" in self._kinds else Redriven()
-        return Final(everything, committed, offsets, apps, self._windows(), lost_power, redriven)
+        return Final(
+            everything,
+            committed,
+            offsets,
+            apps,
+            self._windows(),
+            lost_power,
+            redriven,
+            self.schedule.now_ms,
+        )
 
     def _dead_letters(self, group: str) -> frozenset[bytes]:
         logs = self._log(retry_topics(group).dead_letter)

@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from kohort.group.coordinator.handlers.delete_groups import delete_consumer_group, delete_group
 from kohort.group.coordinator.state.classic_group import SWEEP, Group
@@ -145,10 +145,9 @@ def _may_go(ws: Workspace, group: Group, wall_ms: int) -> bool:
     return stored.generation == 0 or since_ms >= ws.config.offsets_retention_ms
 
 
-def forget_topics(ws: Workspace, names: Iterable[str], out: Effects) -> None:
+def forget_topics(ws: Workspace, is_gone: Callable[[str], bool], out: Effects) -> None:
     """Tombstones for every offset of deleted topics, in all groups, pending ones too."""
-    gone = set(names)
     for group_id in (*ws.groups, *ws.durable.consumer_groups):
         for partition in ws.durable.partitions_of(group_id):
-            if partition[0] in gone:
+            if is_gone(partition[0]):
                 out.records.append(offset_tombstone(group_id, partition))
