@@ -14,6 +14,8 @@ from kohort.broker.state.failpoints import Event, Failpoint, Failpoints, Moment,
 from kohort.broker.state.leadership import Led
 from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError
+from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -37,6 +39,7 @@ from tests.broker.harness import Answer, Harness, batch_of, produce_request
 
 E = ErrorCode
 GROUP = "g"
+DELETE_VERSION = 6
 
 
 class Nodes(Harness):
@@ -158,6 +161,75 @@ def test_a_load_that_is_held_is_answered_as_loading(nodes: Nodes) -> None:
     nodes.env.settle()
     assert nodes.heartbeat(third) == E.UNKNOWN_MEMBER_ID
     assert nodes.committed(third) == 5
+
+
+def deletion(nodes: Nodes, timeout_ms: int = 60_000, node: int | None = None) -> Answer:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=timeout_ms)
+    return nodes.send(request, DELETE_VERSION, node)
+
+
+def deletion_code(nodes: Nodes, answer: Answer) -> int:
+    return nodes.read(answer, DeleteTopicsResponse, DELETE_VERSION).responses[0].error_code
+
+
+def test_offsets_of_a_topic_that_is_deleted_during_a_load_go(nodes: Nodes) -> None:
+    """SY17: the answer waits for the shard, and so does a new topic of that name."""
+    nodes.commit(5)
+    nodes.nodes.loading.hold()
+    nodes.move()
+    answer = deletion(nodes)
+    assert not answer.done
+    with pytest.raises(BrokerError, match="marked for deletion"):
+        nodes.node.topics.create("t", 1, {})
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        nodes.node.auto_create("t")
+    nodes.nodes.loading.release()
+    nodes.env.advance(1_000)
+    assert deletion_code(nodes, answer) == 0
+    nodes.create("t")
+    assert nodes.committed() == -1
+
+
+def test_offsets_of_a_topic_that_is_deleted_without_a_coordinator_go(nodes: Nodes) -> None:
+    """SY17: its node has died, which has not been noticed yet."""
+    nodes.commit(5)
+    dead = nodes.coordinator
+    nodes.nodes.kill(dead)
+    other = next(node.node_id for node in nodes.nodes)
+    answer = deletion(nodes, node=other)
+    assert not answer.done
+    nodes.env.advance(1_000)
+    assert deletion_code(nodes, answer) == 0
+    nodes.at(other).topics.create("t", 1, {})
+    assert nodes.committed() == -1
+
+
+def test_a_deletion_waits_no_longer_than_it_may(nodes: Nodes) -> None:
+    nodes.commit(5)
+    nodes.nodes.loading.hold()
+    nodes.move()
+    answer = deletion(nodes, timeout_ms=500)
+    nodes.env.advance(1_000)
+    assert deletion_code(nodes, answer) == E.REQUEST_TIMED_OUT
+    nodes.nodes.loading.release()
+    nodes.env.advance(1_000)
+    nodes.create("t")
+    assert nodes.committed() == -1
+
+
+def test_a_topic_is_not_made_again_before_its_offsets_are_durably_gone() -> None:
+    """SY17: a power cut would bring them back."""
+    nodes = Nodes(durability="fsync")
+    nodes.commit(5)
+    nodes.env.hold_flushes = True
+    answer = deletion(nodes)
+    assert not answer.done
+    assert nodes.node.topics.forgetting == {"t"}
+    nodes.env.hold_flushes = False
+    nodes.env.run_flushes()
+    nodes.env.settle()
+    assert deletion_code(nodes, answer) == 0
+    assert nodes.node.topics.forgetting == set()
 
 
 def test_a_held_load_of_a_node_that_dies_is_forgotten(nodes: Nodes) -> None:

@@ -346,6 +346,21 @@ def test_an_index_of_other_batches_is_built_again(sealed: bool) -> None:
         assert BatchHeader(bytes(span.segment.file.read(span.start, 61))).base_offset == offset
 
 
+def test_a_torn_checkpoint_of_epochs_says_nothing() -> None:
+    """L2: a power cut left "1 1" of "1 189", and readers went back to offset 1 (seed 3100106)."""
+    whole = LeaderEpochs()
+    whole.begin(0, 0)
+    whole.begin(1, 189)
+    data = whole.encode()
+    for size in range(len(data)):
+        torn = LeaderEpochs()
+        torn.restore(data[:size])
+        assert not torn.entries, data[:size]
+    again = LeaderEpochs()
+    again.restore(data)
+    assert again.entries == whole.entries
+
+
 def test_an_epoch_without_records_is_none() -> None:
     """KIP-101: what begins where another began takes its place; what is cut off is forgotten."""
     epochs = LeaderEpochs()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import pytest
 
 from kohort.errors import ErrorCode
+from kohort.group.coordinator.state.classic_records import OffsetEntry, decode_record
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.group.coordinator.state.effects import Effects, RequestContext
+from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
 from kohort.wire import Message, encode
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
@@ -36,7 +38,7 @@ from kohort.wire.messages.txn_offset_commit_request import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.group.harness import DELAY_MS, REBALANCE_MS, SESSION_MS, Bench
+from tests.group.harness import DELAY_MS, GROUP, REBALANCE_MS, SESSION_MS, Bench, replay
 
 C, S = ErrorCode, GroupState
 
@@ -279,6 +281,20 @@ def test_requests_while_loading_and_after_unloading(request_: Message, version: 
     bench.shard.unload()
     assert codes_in(bench.ask(request_, version)) == {C.NOT_COORDINATOR}
     assert bench.shard.next_deadline() is None
+
+
+def test_a_shard_forgets_the_offsets_of_topics_that_it_cannot_name() -> None:
+    """SY17: one was deleted before the load began, and is made again; one is deleted during it."""
+    bench = Bench()
+    assert [bench.commit(5, topic=topic) for topic in "tuv"] == [C.NONE] * 3
+    images = [TopicsImage.of(TopicImage(bytes(16), n, 1) for n in names) for names in ("tu", "tuv")]
+    bench.shard = bench.new_shard()
+    bench.shard.topics_changed(images[0], 0)
+    replay(bench.shard, bench.log)
+    bench.shard.topics_changed(images[1], 0)
+    bench.shard.topics_deleted(["u"], 0)
+    gone = [decode_record(record, 0) for record in bench.shard.loaded(0).records]
+    assert gone == [OffsetEntry(GROUP, ("u", 0), None), OffsetEntry(GROUP, ("v", 0), None)]
 
 
 def test_heartbeats_while_loading_are_answered_without_an_error() -> None:

@@ -20,12 +20,23 @@ from kohort.simulator.machine import WALL_MS, Clock, Machine
 from kohort.simulator.schedule import Random, Schedule
 from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
 from kohort.simulator.system.checks import Final, Handled, Stored, check
-from kohort.simulator.system.history import Attempt, Fate, History, Read, Seen, Sent, Transaction
+from kohort.simulator.system.history import (
+    Attempt,
+    Fate,
+    History,
+    Look,
+    Read,
+    Round,
+    Seen,
+    Sent,
+    Transaction,
+)
 from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
 from kohort.simulator.system.redrives import Redriven, mended
+from kohort.simulator.system.remade import PLACE
 from kohort.simulator.system.retained import RETENTION_BYTES, WINDOW, Window
 from kohort.simulator.system.running import Coverage, Overrides, run_seed, smallest
 from kohort.simulator.system.sync_process import SyncProcess
@@ -35,6 +46,7 @@ P0 = TopicPartition(INPUT, 0)
 L0 = TopicPartition(LEDGER, 0)
 T0 = TopicPartition(TABLE, 0)
 W0 = TopicPartition(WINDOW, 0)
+OTHERS = ("fill", "trail", "trim", "redrive", "remake", "refill", "span", "look")
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +87,7 @@ def test_a_seed_decides_everything() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_happens_and_is_survived(fault: str) -> None:
     """Every kind of fault alone, with every program at work."""
-    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS, "fill", "trail", "trim", "redrive"))
+    programs = tuple((name, 1) for name in (*PROGRAMS, *APPS, *OTHERS))
     plan = SystemPlan(11, programs, (fault,), 3, 2_500, 2, 2, "mixed", "fsync")
     outcome = run(plan)
     assert not outcome.failed, outcome.what
@@ -230,7 +242,17 @@ def broken_promises() -> dict[str, tuple[History, Final]]:
             _window(Window(0, 0), Stored(0, None, b"x")),
         ),
         "SY16": (History(), _redriven(sent=(mended("r-0", b"x"),) * 2)),
+        "SY17": (_remade(Sent("a/1", 0, PLACE, b"x", None, None, Fate.DONE, 0, 1, 2)), _found(x)),
     }
+
+
+def _remade(*sent: Sent, looks: tuple[Look, ...] = ()) -> History:
+    """A topic that was deleted from 3 to 4 ms."""
+    return History(list(sent), rounds=[Round(3, 4, 4)], looks=list(looks))
+
+
+def _found(*records: Stored) -> Final:
+    return replace(_final(*records, partition=PLACE), at_ms=100)
 
 
 R0 = TopicPartition("retry", 0)
@@ -297,6 +319,15 @@ def test_each_wrong_end_of_an_input_is_noticed(end: str) -> None:
 
 
 WRONG_REDRIVES: dict[str, tuple[History, Final]] = {
+    "SY1 no place": (
+        _remade(Sent("a/1", 0, PLACE, b"x", None, None, Fate.DONE, 0, 5, 6)),
+        _found(),
+    ),
+    "SY2 was given b'x' at": (
+        _remade(Sent("a/1", 0, PLACE, b"x", asked_ms=5)),
+        _found(Stored(0, None, b"x"), Stored(1, None, b"x")),
+    ),
+    "SY17 finds offset 7 committed": (_remade(looks=(Look("l/1", 5, 6, 7),)), _found()),
     "SY16 had ended": (History(sent_after_the_end=[("r-0", 1)]), _final()),
     "SY16 not sent as": (History(), _redriven(())),
     "SY16 too often": (History(), _redriven((mended("r-0", b"x"),), end=0)),

@@ -45,7 +45,7 @@ def handle(node: NodeServices, request: DeleteTopicsRequest, call: Call) -> None
 
 
 class _Answer:
-    """An answer that waits until the offsets of the deleted topics are gone, or for so long."""
+    """An answer that waits until the offsets of deleted topics are gone, or its time is over."""
 
     def __init__(
         self,

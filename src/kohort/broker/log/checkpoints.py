@@ -124,6 +124,8 @@ def _encode(lines: list[str]) -> bytes:
 
 
 def _lines(data: bytes | None) -> list[str]:
+    if data is not None and not data.endswith(b"\n"):
+        return []  # torn, perhaps within its last number
     lines = (data or b"").decode("utf-8", "replace").splitlines()
     if len(lines) < 2 or lines[0] != _VERSION or lines[1] != str(len(lines) - 2):
         return []

@@ -70,7 +70,9 @@ class Coordinators:
 
     def topics_deleted(self, names: Iterable[str], done: Callable[[], None]) -> None:
         """Committed offsets of deleted topics go too; `done` is called when that is durable."""
-        Forgetting(self._state.topics, self._state.env, self._groups_at, list(names), done).begin()
+        Forgetting(
+            self._state.topics, self._state.env, self._groups_at, sorted(names), done
+        ).begin()
 
     def _groups_at(self, partition: Partition) -> GroupHost | None:
         node = self._running.get(partition.leader)

@@ -42,7 +42,7 @@ class Forgetting:
         self._names = names
         self._done = done
         offsets = topics.get(OFFSETS_TOPIC)
-        self._left = set(offsets.partitions if offsets is not None else ())
+        self._left = dict.fromkeys(offsets.partitions if offsets is not None else ())
         """The partitions whose shards have not forgotten the topics yet."""
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class Forgetting:
         if self._left:
             for partition in list(self._left):
                 if partition.log is None:  # nothing was ever committed there
-                    self._left.discard(partition)
+                    self._left.pop(partition, None)
                     continue
                 host = self._host_at(partition)
                 if host is not None and host.loaded:
@@ -72,6 +72,6 @@ class Forgetting:
             host.when_durable(partial(self._forgotten, partition))
 
     def _forgotten(self, partition: Partition) -> None:
-        self._left.discard(partition)
+        self._left.pop(partition, None)
         if not self._left:
             self._env.call_soon(self._ask)
