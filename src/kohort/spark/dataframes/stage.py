@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -57,6 +58,7 @@ from kohort.spark.outputs.protocol import (
 from kohort.spark.outputs.protocol import (
     Step as Reached,
 )
+from kohort.spark.outputs.spool import spool_directory
 from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.topics import TopicOutput
 from kohort.spark.outputs.work import BatchWork, StagedBeforeError, check_context, stage_spec
@@ -135,6 +137,7 @@ class StageFunction:
         self._database: BatchStore | None = None
         self._transaction: TopicTransaction | None = None
         self._known: set[tuple[str, int]] = set()
+        self._spool: Path | None = None
         self._two_jobs_until = -1
         """Batches up to this one are computed first and staged then."""
 
@@ -248,6 +251,7 @@ class StageFunction:
                 computed=True,
                 planned=self._plan.physical.job,
                 staged=prepared.staged,
+                spool=self._spool,
             )
             work = _Work(inner, lambda: self._late_rows(batch))
             database.also = lambda cursor: self._record(
@@ -445,6 +449,7 @@ class StageFunction:
             check_context(context, sqlite=isinstance(database, SqliteBatches), topics=True)
             database.reached = self._setting.reached
             database.prepare()
+            self._spool = spool_directory(context, self.query)
             self._known = {
                 (f.topic, f.partition) for f in database.store.fences(self._setting.pipeline)
             }

@@ -11,8 +11,9 @@
 
 A micro-batch is one transaction (ADR 0019): of the database, of Kafka, or of both, with the batch
 id inside it as the fence. `protocol` has the steps, `staging` a task's rows, `table_transaction`
-fence and merge (SQL in `merge_sql`), `kafka` and `writing` the Kafka transaction,
-`idempotent_outputs` files and lakehouse tables. Tasks import `staging` and `writing` only.
+fence and merge (SQL in `merge_sql`), `kafka` and `writing` the Kafka transaction, `spool` encoded
+batches on one machine, `idempotent_outputs` files and lakehouse tables. Tasks import `staging` and
+`writing` only.
 """
 
 from __future__ import annotations

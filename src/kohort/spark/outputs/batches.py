@@ -15,6 +15,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.common.config import AdminConfig, known_to
@@ -54,6 +55,7 @@ class _Run:
     transaction: TopicTransaction | None
     committer: Committer
     plans: PhysicalPlans
+    spool: Path | None
 
 
 def to_table(
@@ -334,6 +336,7 @@ class BatchFunction:
             self.topics,
             query,
             planned=run.plans.job,
+            spool=run.spool,
         )
         if len(self.commits) + bool(self.tables or self.topics) > 1:
             work.keep()
@@ -366,6 +369,7 @@ class BatchFunction:
         _close_all(self._runs)
 
     def _begin(self, frame: DataFrame, query: str, query_id: str) -> _Run:
+        from kohort.spark.outputs.spool import spool_directory
         from kohort.spark.plans.physical import PhysicalPlans
 
         name = GROUP_PREFIX + query
@@ -377,7 +381,8 @@ class BatchFunction:
             remedy = f"delete the row of query {query!r} from kohort_batch_fence"
         policy = FencePolicy(query, self.first_batch, place, remedy)
         committer = Committer(policy, database, transaction, self.reached)
-        return _Run(query_id, database, transaction, committer, PhysicalPlans())
+        spool = spool_directory(frame.sparkSession.sparkContext, query) if transaction else None
+        return _Run(query_id, database, transaction, committer, PhysicalPlans(), spool)
 
     def _open_database(self, frame: DataFrame, query: str) -> BatchStore | None:
         from kohort.spark.outputs.table_transaction import SqliteBatches, open_batches

@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -32,6 +33,7 @@ from kohort.spark.outputs.merge_sql import Merge, Rejected
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import Attempt, Written
 from kohort.spark.outputs.reports import REPORT_SCHEMA
+from kohort.spark.outputs.spool import emptied
 from kohort.spark.outputs.staging import StageSpec, staged_rows
 from kohort.spark.outputs.table_transaction import BatchStore, stage_file
 from kohort.spark.outputs.topics import TopicOutput, owners
@@ -70,6 +72,7 @@ class BatchWork:
             an earlier batch.
         staged: the attempts that have staged the rows of all tables before; None where this work
             stages them. They do for one round: `run` raises StagedBeforeError at the next.
+        spool: where tasks put encoded batches; None where the shuffle carries them.
     """
 
     frame: DataFrame
@@ -81,6 +84,7 @@ class BatchWork:
     computed: bool = False
     planned: Planned | None = None
     staged: Sequence[Attempt] | None = None
+    spool: Path | None = None
     _rounds: int = field(default=0, init=False)
     _kept: bool = field(default=False, init=False)
 
@@ -103,7 +107,7 @@ class BatchWork:
         context = self.frame.sparkSession.sparkContext
         if sent:
             context.setLocalProperty(IDENTITY, json.dumps(identity))
-        with _Tagged(context) as tagged:
+        with emptied(self.spool if sent else None), _Tagged(context) as tagged:
             rows = job.collect()
             if sent:  # staging is idempotent: an attempt that does not count is inert
                 result.tainted = tagged.second_attempts()
@@ -179,12 +183,12 @@ class BatchWork:
         owner_of = owners(partitions, tasks)
         batches = union_all(
             [
-                _encoded(topic.output, frame, partitions, owner_of, tasks)
+                _encoded(topic.output, frame, partitions, owner_of, tasks, self.spool)
                 for topic, frame in zip(topics, frames, strict=True)
             ]
         )
         outbox = self.database.store.url if self.database is not None else None
-        spec = WriteSpec(topics[0].output.client, outbox, self.query)
+        spec = WriteSpec(topics[0].output.client, outbox, self.query, self.spool)
         shuffled = batches.repartitionById(tasks, batches["owner"])
         return shuffled.mapInArrow(written(spec), _REPORTS)
 
@@ -207,12 +211,14 @@ def _encoded(
     partitions: dict[str, int],
     owner_of: dict[str, int],
     tasks: int,
+    spool: Path | None,
 ) -> DataFrame:
     columns = [frame[_quoted(c)] for c in output.columns(frame.columns)]
     if output.timestamp is not None:
         columns.append(frame[_quoted(output.timestamp)].alias("timestamp"))
     names = {name: partitions[name] for name in output.names}
-    return frame.select(*columns).mapInArrow(encoded(output, names, owner_of, tasks), _ENCODED)
+    function = encoded(output, names, owner_of, tasks, spool)
+    return frame.select(*columns).mapInArrow(function, _ENCODED)
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:

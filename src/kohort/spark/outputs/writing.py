@@ -13,11 +13,13 @@ Rules (ADR 0019):
 # pyright: basic
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -28,11 +30,13 @@ from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.client.shared.writer import SharedWriter
 from kohort.errors import KohortError, UsageError
+from kohort.records.compression import Readable
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.outputs.merge_sql import ATTEMPT_BITS
 from kohort.spark.outputs.reports import report_batch
+from kohort.spark.outputs.spool import Place, SpoolReader, SpoolWriter
 from kohort.spark.outputs.table_transaction import INTO_OUTBOX
 from kohort.spark.outputs.topics import Encoder, TopicOutput
 from kohort.spark.worker import forget, keep, settle_down
@@ -48,9 +52,15 @@ ENCODED_SCHEMA: Final = pa.schema(
         ("partition", pa.int32()),
         ("records", pa.int32()),
         ("payload", pa.binary()),
+        ("file", pa.string()),
+        ("at", pa.int64()),
+        ("size", pa.int64()),
     ]
 )
+"""Encoded batches: each by its bytes, or by its place in the spool."""
 Batches = Iterator[pa.RecordBatch]
+Spooling = Callable[[Readable], Place] | None
+"""Puts a batch into the spool; None where the shuffle carries it."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +71,32 @@ class WriteSpec:
         client: the configuration of the clients.
         outbox: where what is sent is kept too; None without a database.
         query: the name under which it is kept.
+        spool: the directory of encoded batches; None where the shuffle carries them.
     """
 
     client: dict[str, str] = field(repr=False)
     outbox: str | None
     query: str
+    spool: Path | None = None
 
 
 def encoded(
-    output: TopicOutput, partitions: Mapping[str, int], owner_of: Mapping[str, int], tasks: int
+    output: TopicOutput,
+    partitions: Mapping[str, int],
+    owner_of: Mapping[str, int],
+    tasks: int,
+    spool: Path | None = None,
 ) -> Callable[[Batches], Batches]:
     """The function for `mapInArrow`: rows in, encoded batches with their owning task out."""
 
     def run(batches: Batches) -> Batches:
+        with contextlib.ExitStack() as ending:
+            place: Spooling = None
+            if spool is not None:
+                place = ending.enter_context(contextlib.closing(SpoolWriter(spool))).put
+            yield from encode(batches, place)
+
+    def encode(batches: Batches, place: Spooling) -> Batches:
         settle_down()
         context = TaskContext.get()
         turn = context.partitionId() if context else 0
@@ -82,19 +105,26 @@ def encoded(
         for batch in batches:
             ready.extend(encoder.encode(batch))
             if sum(len(b.payload) for b in ready) >= _FLUSH_BYTES:
-                yield _rows(ready, owner_of, tasks)
+                yield _rows(ready, owner_of, tasks, place)
                 ready = []
         ready.extend(encoder.rest())
-        yield _rows(ready, owner_of, tasks)
+        yield _rows(ready, owner_of, tasks, place)
 
     return run
 
 
-def _rows(ready: list[EncodedBatch], owner_of: Mapping[str, int], tasks: int) -> pa.RecordBatch:
-    owners = [(owner_of[b.topic] + b.partition) % tasks for b in ready]
-    columns = [owners, *(list(column) for column in zip(*ready, strict=True))]
-    if not ready:
-        columns = [[], [], [], [], []]
+def _rows(
+    ready: list[EncodedBatch], owner_of: Mapping[str, int], tasks: int, place: Spooling
+) -> pa.RecordBatch:
+    rows: list[tuple[object, ...]] = []
+    for batch in ready:
+        owner = (owner_of[batch.topic] + batch.partition) % tasks
+        head = (owner, batch.topic, batch.partition, batch.records)
+        if place is None:
+            rows.append((*head, batch.payload, None, None, None))
+        else:
+            rows.append((*head, None, *place(batch.payload)))
+    columns = [*zip(*rows, strict=True)] or [()] * len(ENCODED_SCHEMA)
     arrays = [plain_array(c, f.type) for c, f in zip(columns, ENCODED_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
@@ -113,7 +143,9 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
         problem = ""
         try:
             identity = _identity(context)
-            records = _write(spec, identity, attempt, _read(batches))
+            with contextlib.ExitStack() as ending:
+                spool = ending.enter_context(SpoolReader(spec.spool)) if spec.spool else None
+                records = _write(spec, identity, attempt, _read(batches, spool))
         except Exception as error:  # after any error: a second attempt must not follow
             problem = f"{type(error).__name__}: {error}"
         yield _report(attempt, records, problem)
@@ -136,17 +168,18 @@ def _report(attempt: int, records: Mapping[TopicPartition, int], problem: str) -
     return report_batch(rows or [{"attempt": attempt, "topic": "", "problem": problem}])
 
 
-def _read(batches: Batches) -> Iterator[EncodedBatch]:
+def _read(batches: Batches, spool: SpoolReader | None) -> Iterator[EncodedBatch]:
     for batch in batches:
-        columns = [batch.column(name) for name in ("topic", "partition", "records", "payload")]
+        columns = [batch.column(name) for name in ("topic", "partition", "records")]
+        payloads = batch.column("payload")
+        places = [batch.column(name) for name in Place._fields]
         for row in range(batch.num_rows):
-            topic, partition, records, payload = (column[row] for column in columns)
-            yield EncodedBatch(
-                topic.as_py(),
-                partition.as_py(),
-                records.as_py(),
-                memoryview(payload.as_buffer()),
-            )
+            topic, partition, records = (column[row].as_py() for column in columns)
+            if spool is None:
+                payload = memoryview(payloads[row].as_buffer())
+            else:
+                payload = spool.get(Place(*(column[row].as_py() for column in places)))
+            yield EncodedBatch(topic, partition, records, payload)
 
 
 def _write(
