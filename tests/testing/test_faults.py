@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from kohort import Admin, Consumer, Producer, TopicPartition
-from kohort.errors import ConnectionFailedError, KafkaTimeoutError, StorageError, UsageError
+from kohort.errors import (
+    ConnectionFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    StorageError,
+    UsageError,
+)
 from kohort.testing import Cluster
 from kohort.wire import Message
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from kohort.wire.messages.fetch_response import FetchResponse
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -216,6 +224,44 @@ def test_a_fetch_fails_for_one_partition(cluster: Cluster):
             read += [record.value or b"" for record in consumer.poll(0.5)]
     assert sorted(read) == [str(n).encode() for n in range(10)]
     assert fault.hits == 2
+
+
+def fetch(cluster: Cluster, session: tuple[int, int], topic: str, *partitions: int) -> Any:
+    """Partitions from their beginning; `session` is id and epoch."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        topic_id = admin.describe_topics([topic])[topic].topic_id
+    named = FetchTopic(
+        topic_id=topic_id, partitions=[FetchPartition(partition=p) for p in partitions]
+    )
+    for part in named.partitions:
+        part.partition_max_bytes = 1 << 20
+    request = FetchRequest(max_bytes=1 << 20, topics=[named])
+    request.session_id, request.session_epoch = session
+    return cluster.request(request, FetchResponse)
+
+
+def errors(answer: Any) -> dict[int, int]:
+    parts = [part for topic in answer.responses for part in topic.partitions]
+    return {part.partition_index: part.error_code for part in parts}
+
+
+def test_a_fault_about_a_partition_meets_fetches_that_read_it_unnamed() -> None:
+    """An incremental fetch reads what its session has; it is refused, and a full one is met."""
+    with Cluster() as cluster:
+        cluster.create_topic("damaged", partitions=2)
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for partition in (0, 1):
+                producer.send("damaged", b"v", partition=partition)
+        full = fetch(cluster, (0, 0), "damaged", 0, 1)
+        assert full.session_id > 0
+        with cluster.faults.fail("Fetch", "CORRUPT_MESSAGE", times=9, topic="damaged", partition=1):
+            refused = fetch(cluster, (full.session_id, 1), "damaged", 0)
+            assert errors(refused) == {}
+            assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            again = fetch(cluster, (0, 0), "damaged", 0, 1)
+            assert errors(again) == {0: 0, 1: ErrorCode.CORRUPT_MESSAGE}
+            assert again.session_id == 0
+        assert fetch(cluster, (0, 0), "damaged", 0, 1).session_id > 0
 
 
 def test_the_requests_are_told(cluster: Cluster):

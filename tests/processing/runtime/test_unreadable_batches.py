@@ -137,7 +137,6 @@ def test_a_damaged_batch_of_a_retry_topic_is_passed_too(
 def test_what_the_broker_cannot_read_stops_its_partition_alone(cluster, topic, app, start) -> None:
     """Where it goes on is not known: the others are handled, and it says why it stands."""
     fill(cluster, topic)
-    cluster.faults.limit("Fetch", 6)  # no sessions: one would read partitions that it does not name
     with cluster.faults.fail("Fetch", ["CORRUPT_MESSAGE"] * 1_000, topic=topic, partition=0):
         program: App = app(retries="none")
         done: list[int] = []
@@ -148,7 +147,6 @@ def test_what_the_broker_cannot_read_stops_its_partition_alone(cluster, topic, a
         assert "damaged" in program.status()[topic, 0]
         assert "cannot be read" in str(program.health())
         running.stop()
-    cluster.faults.clear()
     assert running.error is None
 
 

@@ -7,6 +7,8 @@ Rules:
   its connection, which keeps the order of answers. So an answer that never comes silences the
   connection, as a broker that hangs does.
 - An error in a test's function is kept in `error`, and the request continues.
+- While a fault names a topic that is fetched there are no fetch sessions: an incremental Fetch
+  reads partitions that it does not name, so no fault would meet it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from kohort.broker.faults.faulty_files import Disk, FaultyFiles
 from kohort.broker.faults.field_map import STAMPED, errors_in, joined, refused, seen, stamp
 from kohort.broker.faults.request_log import LoggedRequest, RequestLog
 from kohort.broker.faults.rules import NOTHING, Armed, Decision, Faults, Then, api_name
-from kohort.errors import UsageError
+from kohort.broker.state.fetch_sessions import FINAL_EPOCH
+from kohort.errors import ErrorCode, UsageError
 from kohort.wire import API_NAMES, Message
 from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from kohort.wire.messages.fetch_request import FetchRequest
+from kohort.wire.messages.fetch_response import FetchResponse
 
 if TYPE_CHECKING:
     from kohort.broker.log.files import Files
@@ -105,6 +110,11 @@ class FaultInjector:
         self, api: Api, node: ServingNode, request: Message, call: Call, peer: Cuttable
     ) -> None:
         """Let an API handle a request, or what the faults say."""
+        if isinstance(request, FetchRequest) and self.faults.about_fetched():
+            if request.session_epoch > 0:
+                call.answer(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+                return
+            request.session_epoch = FINAL_EPOCH
 
         def name_of(topic_id: bytes) -> str:
             topic = node.topics.by_id(topic_id)

@@ -98,10 +98,14 @@ class Fault:
             return len(self.errors)
         return self.times
 
+    def of_api(self, api: str) -> bool:
+        """Whether it is about an API."""
+        return not self.api or api in self.api
+
     def meets(self, seen: Seen) -> bool:
         """Whether everything that it names is true of a request."""
         return (
-            (not self.api or seen.api in self.api)
+            self.of_api(seen.api)
             and self.node in (None, seen.node)
             and self.client_id in (None, seen.client_id)
             and (self.group is None or self.group in seen.groups)
@@ -209,6 +213,13 @@ class Faults:
     def list(self) -> Sequence[Armed]:
         """All that were added and not removed, used up or not, in the order of asking."""
         return list(self._armed.values())
+
+    def about_fetched(self) -> bool:
+        """Whether one may still be asked that meets a Fetch by what it reads."""
+        return any(
+            not armed.spent and armed.fault.topic is not None and armed.fault.of_api("Fetch")
+            for armed in self._armed.values()
+        )
 
     def add(self, fault: Fault) -> Armed:
         """Ask it from now on. Raises UsageError beyond 1,000."""
