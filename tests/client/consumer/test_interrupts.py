@@ -17,6 +17,7 @@ import sys
 import textwrap
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from types import FrameType, SimpleNamespace
@@ -53,6 +54,28 @@ def cluster():
 Where = Callable[[FrameType], bool]
 
 
+class Watch:
+    """Looks once at a program that takes too long: where each thread is, how each consumer is."""
+
+    def __init__(self) -> None:
+        self.seen = ""
+        self._timer = threading.Timer(ENDS_S - 5, self._look)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        for thread, frame in sys._current_frames().items():
+            self.seen += f"thread {thread}\n{''.join(traceback.format_stack(frame))}"
+        for consumer in [o for o in gc.get_objects() if isinstance(o, Consumer)]:
+            try:
+                self.seen += f"{consumer.health()}\n"
+            except Exception as error:  # one that was interrupted on its way
+                self.seen += f"{error!r}\n"
+
+
 class Interrupter:
     """Raises KeyboardInterrupt once, at a step of this thread; counts those that fit."""
 
@@ -84,7 +107,7 @@ class Interrupter:
         """What others left to be collected is no step of it; what it leaves, is."""
         gc.collect()
         gc.disable()
-        started, ended = time.monotonic(), False
+        started, ended, watch = time.monotonic(), False, Watch()
         try:
             sys.settrace(self)
             program()
@@ -93,10 +116,11 @@ class Interrupter:
         finally:
             sys.settrace(None)
             gc.enable()
+            watch.end()
         took = time.monotonic() - started
         due = self._at is not None and self.steps >= self._at
         assert ended == due, f"the interrupt at {self.where} was lost"
-        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {self.where}"
+        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {self.where}\n{watch.seen}"
         gc.collect()
 
 
