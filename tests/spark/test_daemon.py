@@ -65,9 +65,14 @@ def test_no_pandas_is_imported_to_describe_a_source_or_to_write() -> None:
     """pa.array() would import it: half a second of processor time in every process."""
     body = """
 from kohort.spark.arrow import markers
+import pyarrow as pa
+import pyarrow.compute as pc
+from kohort.spark.dataframes.columns import VERDICT
 from kohort.spark.dataframes.failing import copies
+from kohort.spark.dataframes.single_pass import _Seen
 from kohort.spark.formats import Rows
 from kohort.spark.formats.options import Format
+from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.formats.record_columns import header_column
 from kohort.spark.formats.rows import RowFormat, SourceRows
 from kohort.spark.offsets import Range
@@ -81,6 +86,13 @@ header_column([[("name", b"text"), ("none", None)], []])
 Rows([SourceRows("t", ("t",), RowFormat(Format("value", "json", "a INT"), "a INT"))])
 report_batch([{"attempt": 1, "topic": "t"}])
 encode_records([OutputRecord("t", b"value", b"key")], {"t": 1}, 0)
-_rows([EncodedBatch("t", 0, 1, b"bytes")], {"t": 0}, 1)
+_rows([EncodedBatch("t", 0, 1, b"bytes")], {"t": 0}, 1, None)
+noted = pa.nulls(1, pa.struct([(VERDICT, pa.bool_())]))
+kept = pc.is_null(noted)
+zero = plain_array([0], pa.int64())
+rows = pa.RecordBatch.from_arrays([zero, zero, zero, noted, kept, zero], [*"tponkv"])
+seen = _Seen(("v",), 1)
+list(seen.passing_rows([rows, rows.set_column(4, "k", pc.invert(kept)), rows.slice(1)]))
+seen.noted_bytes()
 """
     assert imported(body) == []

@@ -56,6 +56,7 @@ REPORTS: Final = "attempt long, rows long, read binary, passing binary, noted bi
 _PLACE: Final = ("_kohort_topic", "_kohort_partition", "_kohort_offset")
 _HEAD: Final = (*_PLACE, "_kohort_noted", "_kohort_kept")
 """The columns before those that are staged."""
+_KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64, pa.uint64(): np.uint64}
 Batches = Iterator[pa.RecordBatch]
 Runs = NDArray[np.int64]
 """Consecutive offsets, a row each: number of the topic, partition, first offset, how many."""
@@ -148,7 +149,7 @@ class _Seen:
     def passing_rows(self, batches: Batches) -> Batches:
         """The rows to stage. Ends early when too much is noted."""
         for batch in batches:
-            places = [batch.column(i).to_numpy() for i in range(len(_PLACE))]
+            places = [_numbers(batch.column(i)) for i in range(len(_PLACE))]
             noted, kept = batch.column(3), batch.column(4)
             arrays = batch.columns[len(_HEAD) :]
             rows = pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
@@ -158,7 +159,7 @@ class _Seen:
                 yield rows
                 continue
             passes = pc.and_(kept, pc.is_null(pc.struct_field(noted, VERDICT)))
-            chosen = passes.to_numpy(zero_copy_only=False)
+            chosen = _numbers(pc.indices_nonzero(passes))
             self.passing.append(runs(*(place[chosen] for place in places)))
             if not self._note(noted.drop_null()):
                 return
@@ -181,6 +182,14 @@ class _Seen:
             for batch in self.noted:
                 stream.write_batch(batch)
         return sink.getvalue().to_pybytes()
+
+
+def _numbers(column: pa.Array) -> NDArray[Any]:
+    """A column without nulls; `to_numpy` would import pandas into every process of Spark's."""
+    kind = _KINDS[column.type]
+    if not len(column):
+        return np.empty(0, kind)
+    return np.frombuffer(column.buffers()[1], kind)[column.offset :][: len(column)]
 
 
 def runs(topics: NDArray[Any], partitions: NDArray[Any], offsets: NDArray[Any]) -> Runs:
