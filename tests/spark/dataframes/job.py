@@ -7,14 +7,39 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from kohort.client.producer.producer import Producer
 from kohort.spark import Pipeline
+from kohort.spark.outputs.protocol import Step
 from kohort.testing import Cluster
 from tests.reading import read_committed
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ORDER = "id INT, item STRING, amount INT, at TIMESTAMP"
+
+
+class Death:
+    """Ends the driver when the commit of a batch reaches a step, once."""
+
+    def __init__(self, step: Step) -> None:
+        self._step: Step | None = step
+
+    def __call__(self, reached: Step) -> None:
+        if reached is self._step:
+            self._step = None
+            raise RuntimeError("the driver is gone")
+
+    def run(self, pipeline: Pipeline, spark: SparkSession) -> None:
+        """Run the pipeline until it has died there."""
+        pipeline.reached = self
+        with pytest.raises(Exception, match="the driver is gone"):
+            pipeline.run("available_now", spark=spark, max_restarts=0)
+        assert self._step is None, f"no commit reached {self._step}"
 
 
 class Job:

@@ -20,6 +20,7 @@ from kohort.spark.dataframes.single_pass import gathered, runs
 from kohort.spark.outputs.protocol import Step
 from kohort.spark.outputs.table_transaction import BatchStore
 from tests.reading import read_committed
+from tests.spark.dataframes.job import Death
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,18 +233,8 @@ class TestPipeline:
         steps = [*Step] if fails else [s for s in Step if s not in OF_TOPICS]
         for number, step in enumerate(steps, 10):
             made.send(number, *[0] * fails)
-            pipeline = made.pipeline = made.made()
-            left = [step]
-
-            def die(reached: Step, left: list[Step] = left) -> None:
-                if left == [reached]:
-                    left.clear()
-                    raise RuntimeError("the driver is gone")
-
-            pipeline.reached = die
-            with pytest.raises(Exception, match="the driver is gone"):
-                pipeline.run("available_now", spark=spark, max_restarts=0)
-            assert not left
+            made.pipeline = made.made()
+            Death(step).run(made.pipeline, spark)
         made.pipeline = made.made()
         made.pipeline.run("available_now", spark=spark, max_restarts=0)
         rows, (inputs, loaded, *_), letters = made.state()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kohort.spark.dataframes.columns import ORIGIN, RAW, VERDICT
+from kohort.spark.dataframes.columns import ORIGIN, RAW, VERDICT, quoted
 from kohort.spark.dataframes.guards import KEPT
 from kohort.spark.dataframes.judging import TopicPartition
 from kohort.spark.dataframes.offset_set import OffsetSet
@@ -54,7 +54,7 @@ _REPORTS: Final = pa.schema(
 stopped."""
 REPORTS: Final = "attempt long, rows long, read binary, passing binary, noted binary"
 _PLACE: Final = ("_kohort_topic", "_kohort_partition", "_kohort_offset")
-_HEAD: Final = (*_PLACE, "_kohort_noted", "_kohort_kept")
+_HEAD: Final = (*_PLACE, "_kohort_noted", KEPT)
 """The columns before those that are staged."""
 _KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64, pa.uint64(): np.uint64}
 Batches = Iterator[pa.RecordBatch]
@@ -109,8 +109,8 @@ def pass_columns(
         origin["partition"].alias(_PLACE[1]),
         origin["offset"].alias(_PLACE[2]),
         noted.alias(_HEAD[3]),
-        kept.alias(_HEAD[4]),
-        *(rows["`" + name.replace("`", "``") + "`"] for name in columns),
+        kept.alias(KEPT),
+        *(rows[quoted(name)] for name in columns),
     )
 
 

@@ -90,11 +90,11 @@ def encoded(
     """The function for `mapInArrow`: rows in, encoded batches with their owning task out."""
 
     def run(batches: Batches) -> Batches:
-        with contextlib.ExitStack() as ending:
-            place: Spooling = None
-            if spool is not None:
-                place = ending.enter_context(contextlib.closing(SpoolWriter(spool))).put
-            yield from encode(batches, place)
+        if spool is None:
+            yield from encode(batches, None)
+            return
+        with contextlib.closing(SpoolWriter(spool)) as file:
+            yield from encode(batches, file.put)
 
     def encode(batches: Batches, place: Spooling) -> Batches:
         settle_down()
@@ -143,8 +143,8 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
         problem = ""
         try:
             identity = _identity(context)
-            with contextlib.ExitStack() as ending:
-                spool = ending.enter_context(SpoolReader(spec.spool)) if spec.spool else None
+            reader = SpoolReader(spec.spool) if spec.spool else contextlib.nullcontext()
+            with reader as spool:
                 records = _write(spec, identity, attempt, _read(batches, spool))
         except Exception as error:  # after any error: a second attempt must not follow
             problem = f"{type(error).__name__}: {error}"
