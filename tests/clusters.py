@@ -16,7 +16,7 @@ APACHE = os.environ.get("KOHORT_TEST_CLUSTER") == "apache"
 
 class Embedded(kohort.testing.Cluster):
     """The embedded broker without a log of requests, where none is asked for: with one, usual
-    requests do not go by the lane (ADR 0014), which is what `kohort broker run` has."""
+    requests do not take the fast path (ADR 0014), which is what `kohort broker run` has."""
 
     def __init__(self, *args: Any, request_log: int = 0, **more: Any) -> None:
         super().__init__(*args, request_log=request_log, **more)

@@ -129,6 +129,18 @@ def test_retention_passes(clock: VirtualClock):
         assert consumer.beginning_offsets([("t", 0)])[TopicPartition("t", 0)] >= 4
 
 
+def test_records_of_any_age_stay_where_no_topic_says_otherwise(clock: VirtualClock):
+    """Tests write records of 1970, and may take longer than until the broker's first look."""
+    with (
+        Cluster(clock=clock) as cluster,
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap) as consumer,
+    ):
+        producer.send("t", b"x", timestamp_ms=0).result()
+        clock.advance(3600)
+        assert consumer.beginning_offsets([("t", 0)]) == {("t", 0): 0}
+
+
 def test_nodes_fail_over(clock: VirtualClock):
     with Cluster(nodes=3, clock=clock) as cluster:
         cluster.create_topic("orders", partitions=3)

@@ -60,6 +60,10 @@ class Cluster:
     `request_log`: how many requests `requests` keeps; 0: none, which is a little faster.
     `clock`: the virtual time that it lives in, with clients made in the same thread.
 
+    Records of any age stay, unless a topic sets `retention.ms` (or an override `log_retention_ms`):
+    what tests write often bears a fixed date, which a broker's week of retention would delete as
+    soon as the tests take five minutes.
+
     It does not run before `start()` or `with`. Raises what `Broker.start` raises.
     """
 
@@ -76,6 +80,7 @@ class Cluster:
         if users:
             overrides["sasl_users"] = tuple(f"{name}:{word}" for name, word in users.items())
             overrides.setdefault("security_protocol", "SASL_PLAINTEXT")
+        overrides.setdefault("log_retention_ms", -1)
         if clock is not None and durability != Durability.MEMORY.value:
             raise UsageError("a cluster on a virtual clock is in memory: disks keep their own time")
         self._clock = clock

@@ -58,7 +58,7 @@ class SparkEngine:
         self._reach = reach
         self._died: Crashed | None = None
         self._ahead_ms = 0
-        self._cluster = Cluster(log_retention_ms=-1, offsets_retention_minutes=525_600).start()
+        self._cluster = Cluster(offsets_retention_minutes=525_600).start()
         pipeline.bootstrap_servers = self._cluster.bootstrap
         pipeline.checkpoint = str(directory / "checkpoint")
         pipeline.skew_ms = 0

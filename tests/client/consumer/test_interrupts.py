@@ -17,11 +17,10 @@ import sys
 import textwrap
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import closing
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -52,28 +51,6 @@ def cluster():
 
 
 Where = Callable[[FrameType], bool]
-
-
-class Watch:
-    """Looks once at a program that takes too long: where each thread is, how each consumer is."""
-
-    def __init__(self) -> None:
-        self.seen = ""
-        self._timer = threading.Timer(ENDS_S - 5, self._look)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def end(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        for thread, frame in sys._current_frames().items():
-            self.seen += f"thread {thread}\n{''.join(traceback.format_stack(frame))}"
-        for consumer in [o for o in gc.get_objects() if isinstance(o, Consumer)]:
-            try:
-                self.seen += f"{consumer.health()}\n"
-            except Exception as error:  # one that was interrupted on its way
-                self.seen += f"{error!r}\n"
 
 
 class Interrupter:
@@ -107,7 +84,7 @@ class Interrupter:
         """What others left to be collected is no step of it; what it leaves, is."""
         gc.collect()
         gc.disable()
-        started, ended, watch = time.monotonic(), False, Watch()
+        started, ended = time.monotonic(), False
         try:
             sys.settrace(self)
             program()
@@ -116,11 +93,10 @@ class Interrupter:
         finally:
             sys.settrace(None)
             gc.enable()
-            watch.end()
         took = time.monotonic() - started
         due = self._at is not None and self.steps >= self._at
         assert ended == due, f"the interrupt at {self.where} was lost"
-        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {self.where}\n{watch.seen}"
+        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {self.where}"
         gc.collect()
 
 
@@ -253,14 +229,33 @@ def test_a_call_that_an_interrupt_leaves_is_over_at_once(world: World, line: int
         try:
             for _ in range(2):
                 records = consumer.poll(timeout=PATIENCE_S, max_records=3)
-                # A JoinGroup or SyncGroup that nobody answers lasts longer than this patience,
-                # as long as a rebalance may; whatever else is lost is asked for again sooner.
                 assert len(records) == 3, consumer.health()
         finally:
             left = [inspect.getgeneratorstate(steps) for steps in half_done]
             assert left in ([], [inspect.GEN_CLOSED]), f"{left} after line {line}"
 
     Interrupter(at=1, fits=here).run(program)
+
+
+def test_a_close_that_is_interrupted_ends_the_consumer_and_no_other_client(world: World) -> None:
+    """C11. It heartbeats no longer, a second close does nothing, and the thread is still shared."""
+    topic = world.topic(1, records=6)
+    line = statements(ConsumerCalls.close)[5]
+
+    def here(frame: FrameType) -> bool:
+        return frame.f_code is ConsumerCalls.close.__code__ and frame.f_lineno >= line
+
+    other, consumer = world.consumer(group_id=world.group()), world.consumer(group_id=world.group())
+    consumer.subscribe([topic])
+    assert consumer.poll(timeout=PATIENCE_S)
+    interrupter = Interrupter(at=1, fits=here)
+    interrupter.run(cast(Callable[[], None], consumer.close))
+    assert interrupter.steps == 1
+    assert consumer.close().problems == ()
+    other.subscribe([topic])
+    assert other.poll(timeout=PATIENCE_S)
+    core = consumer._core
+    assert other._network.call(lambda: core._closed).result(PATIENCE_S)
 
 
 def test_a_gate_that_an_interrupt_kept_half_open_lets_its_owner_in_again() -> None:

@@ -25,7 +25,7 @@ from kohort.client.consumer.plan.subscription import (
     by_partitions,
     by_topics,
 )
-from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
+from kohort.errors import ClosedError, ConcurrentUseError, ConfigError, KohortError, UsageError
 from kohort.records import COLUMN_NAMES, Record
 
 if TYPE_CHECKING:
@@ -413,7 +413,14 @@ class ConsumerBase(Observed):
         return CloseReport(True, True, ()) if calls.closed else None
 
     def _release(self) -> None:
-        """Closed: nothing is left to be ended when this is collected."""
+        """Closed, or interrupted on the way: nothing is left to be ended when this is collected.
+
+        A member that an interrupted close left would keep its partitions for as long as another
+        client keeps the network thread.
+        """
+        if not self._calls.closed:
+            self._calls.closed = True
+            self._core.post(self._core.shut, ClosedError("closing the consumer was interrupted"))
         self._unwatch()
         self._network.release()
 
