@@ -18,8 +18,8 @@ from tests.e2e.makes import CONFLUENT, PEERS, deadline, fresh
 from tests.known import fake
 from tests.patience import PATIENCE_S
 
-BROKERS_OWN = ("-1", "604800000")
-"""The retention of a topic without one: of `kohort.testing`, of Apache Kafka."""
+DEFAULT_RETENTION = ("-1", "604800000")
+"""Of `kohort.testing`, and of Apache Kafka."""
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_topics_life(theirs, ours: Admin) -> None:
         theirs.alter_config(name, "max.message.bytes", "2000")
         comes(lambda: (here("retention.ms"), here("max.message.bytes")), ("77000", "2000"))
         theirs.alter_config(name, "retention.ms", None)
-        comes(lambda: here("retention.ms") in BROKERS_OWN, True)
+        comes(lambda: here("retention.ms") in DEFAULT_RETENTION, True)
         assert here("max.message.bytes") == "2000"
         ours.alter_configs(name, {"max.message.bytes": None})
     ours.alter_configs(name, {"retention.ms": None, "retention.bytes": "5000"})

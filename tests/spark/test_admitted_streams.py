@@ -92,7 +92,7 @@ def test_aligned_reading_loses_nothing_to_a_watermark(
     hours ahead, and the watermark drops the rest of the dense one; `alignWithin` prevents it.
     """
     name = "aligned"
-    cluster.create_topic(name, 2, {"retention.ms": "-1"})  # its records are of 1970
+    cluster.create_topic(name, 2)
     fill(cluster, name, 0, [1 + n * MINUTE_MS for n in range(120)])
     fill(cluster, name, 1, [1 + n * 10 * MINUTE_MS for n in range(60)])
 

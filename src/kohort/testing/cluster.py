@@ -60,9 +60,8 @@ class Cluster:
     `request_log`: how many requests `requests` keeps; 0: none, which is a little faster.
     `clock`: the virtual time that it lives in, with clients made in the same thread.
 
-    Records of any age stay, unless a topic sets `retention.ms` (or an override `log_retention_ms`):
-    what tests write often bears a fixed date, which a broker's week of retention would delete as
-    soon as the tests take five minutes.
+    Records of any age stay unless a topic sets `retention.ms`. A broker's default of a week would
+    delete records with old, fixed timestamps five minutes after the start.
 
     It does not run before `start()` or `with`. Raises what `Broker.start` raises.
     """

@@ -93,7 +93,7 @@ def test_delete_and_grow_change_nothing_without_execute(kohort: Run) -> None:
 def test_configurations(kohort: Run) -> None:
     kohort("topic", "create", "conf")
     ran = kohort("topic", "config", "set", "conf", "retention.ms=1000", "segment.bytes=100000")
-    assert ran.out == ("conf retention.ms: -1 -> 1000\nconf segment.bytes: 134217728 -> 100000\n")
+    assert ran.out == "conf retention.ms: -1 -> 1000\nconf segment.bytes: 134217728 -> 100000\n"
     rows = kohort("topic", "config", "show", "conf", "-o", "json").json["rows"]
     assert {"name": "retention.ms", "value": "1000", "source": "topic"} in rows
     ran = kohort("topic", "config", "set", "conf", "--unset", "retention.ms")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kohort.client.consumer.plan.positions import OffsetReset
 
 DEFAULT_ARROW_ROWS = 65_536
+INTERRUPTED = "closing was interrupted; the group assigns the partitions after the session timeout"
 ENOUGH_ROWS = 8_192
 ARROW_COLUMNS = COLUMN_NAMES
 Offsets = ByPartition[OffsetAndMetadata | int]
@@ -120,6 +121,8 @@ class ConsumerBase(Observed):
         except BaseException:  # nothing may keep the thread alive
             self._network.release()
             raise
+        self._closed_before = CloseReport(True, True, ())
+        """What another `close` reports."""
         self._watched: Callable[[], object] | None = None
         if network is None:
             self._watched = watch_over(self, self._network, end_consumer(self._core)).detach
@@ -410,17 +413,20 @@ class ConsumerBase(Observed):
             calls.closed = True
             self._unwatch()
             return CloseReport(False, False, ("made in another process: nothing was done",))
-        return CloseReport(True, True, ()) if calls.closed else None
+        return self._closed_before if calls.closed else None
 
     def _release(self) -> None:
-        """Closed, or interrupted on the way: nothing is left to be ended when this is collected.
+        """End what an interrupted close has left, and let the network thread go.
 
-        A member that an interrupted close left would keep its partitions for as long as another
-        client keeps the network thread.
+        The consumer's member would otherwise keep its partitions for as long as another client
+        keeps the network thread.
         """
-        if not self._calls.closed:
-            self._calls.closed = True
-            self._core.post(self._core.shut, ClosedError("closing the consumer was interrupted"))
+        calls, core = self._calls, self._core
+        if not calls.closed:
+            calls.closed = True
+            self._closed_before = CloseReport(False, False, (INTERRUPTED,))
+        if not core.closed:
+            core.post(core.shut, ClosedError(INTERRUPTED))
         self._unwatch()
         self._network.release()
 

@@ -99,7 +99,8 @@ class ConsumerCore:
         self._callbacks: dict[object, Callable[[KohortError | None], None]] = {}
         self._timer: Timer | None = None
         self._pump_posted = False
-        self._closed = False
+        self.closed = False
+        """Shut: no connection is open, nothing is under way."""
         cluster.add_listener(self._metadata_changed)
         cluster.refused = self.failed
 
@@ -142,7 +143,7 @@ class ConsumerCore:
 
     def confirm(self, step: Step) -> None:
         """The caller has carried out this step of a rebalance."""
-        if self.session is not None and not self._closed:
+        if self.session is not None and not self.closed:
             if isinstance(step, RevokeStep):
                 self.session.revoked(step.token)
             else:
@@ -169,7 +170,7 @@ class ConsumerCore:
 
     def shut(self, error: KohortError) -> None:
         """Everything under way ends with `error`; the connections are closed."""
-        self._closed = True
+        self.closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._abandon(error)
@@ -208,7 +209,7 @@ class ConsumerCore:
     def pump(self) -> None:
         """Send everything that may go out now, and set the timer for the next deadline."""
         self._pump_posted = False
-        if self._closed:
+        if self.closed:
             return
         if self.cluster.refusal is not None:
             self._abandon(self.cluster.refusal)
