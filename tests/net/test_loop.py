@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 
@@ -110,6 +111,26 @@ def test_a_call_from_another_thread_wakes_a_sleeping_loop(make):
     assert thread.do(lambda: thread.loop.on_loop_thread)
     assert not thread.loop.on_loop_thread
     thread.stop()
+
+
+def test_a_late_wake_up_never_writes_into_another_file(tmp_path, monkeypatch):
+    """A thread saw the loop asleep; before it writes, the loop ends and its numbers are free."""
+    loop, others = Loop(), []
+    path, write = tmp_path / "another file", os.write
+
+    def late_write(fd: int, data: bytes) -> int:
+        loop.stop()  # it never ran, so it is closed here
+        others.extend(path.open("ab") for _ in range(8))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", late_write)
+    loop._asleep = True
+    loop.call_soon_threadsafe(print)
+    loop.call_soon_threadsafe(print)
+    for file in others:
+        file.close()
+    assert len(others) == 8, "woken once, and not after its end"
+    assert path.read_bytes() == b""
 
 
 def test_no_call_is_lost_between_many_threads():

@@ -88,6 +88,36 @@ class Timer:
         return self._loop is not None
 
 
+class _WakePipe:
+    """Wakes the loop from another thread. Its descriptors close with the last reference to it.
+
+    A thread that has begun to write holds one. If the loop closed them instead, that thread could
+    write into another file that has taken the number meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.reading, self._writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        os.set_blocking(self._writing, False)
+
+    def wake(self) -> None:
+        try:
+            os.write(self._writing, b"\0")
+        except BlockingIOError:
+            return  # full: the loop is awake already
+
+    def drain(self) -> None:
+        try:
+            while len(os.read(self.reading, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            return
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.reading)
+        close(self._writing)
+
+
 class Loop:
     """One readiness loop. `run()` is the body of its thread."""
 
@@ -124,10 +154,8 @@ class Loop:
         """True in a child of the process that made this loop."""
         self.movers = Movers(movers, self.call_soon_threadsafe) if movers else None
         self._resolver = Resolver(self.call_soon_threadsafe)
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self.watch(self._wake_read, READ, self._woken)
+        self._wake_pipe: _WakePipe | None = _WakePipe()
+        self.watch(self._wake_pipe.reading, READ, self._woken)
         _loops.add(self)
 
     @staticmethod
@@ -357,17 +385,13 @@ class Loop:
             self._on_error(getattr(fn, "__qualname__", repr(fn)), error)
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"\0")
-        except (BlockingIOError, OSError):
-            return  # full: it is awake already; closed: there is nothing to wake
+        pipe = self._wake_pipe  # held while it is written to
+        if pipe is not None:
+            pipe.wake()
 
     def _woken(self, mask: int) -> None:
-        try:
-            while len(os.read(self._wake_read, 4096)) == 4096:
-                pass
-        except BlockingIOError:
-            return
+        if self._wake_pipe is not None:
+            self._wake_pipe.drain()
 
     def abandon_after_fork(self) -> None:
         """In the child: close the descriptors. The epoll set is the parent's too: leave it alone.
@@ -378,12 +402,11 @@ class Loop:
             return
         self.forked = self._finished = True
         _loops.discard(self)
-        self._asleep = False  # no write to the pipe: its number may be another file's soon
+        self._asleep = False
         for closable in self._closables.values():
             closable.abandon()
         self._poller.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._wake_pipe = None
 
     def _tear_down(self) -> None:
         if self._finished:
@@ -397,7 +420,7 @@ class Loop:
         self._run_calls()
         self._closables.clear()
         self._timers.clear()
-        self.unwatch(self._wake_read)
+        if self._wake_pipe is not None:
+            self.unwatch(self._wake_pipe.reading)
         self._poller.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._wake_pipe = None
