@@ -4,6 +4,7 @@
 # pyright: basic
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from kohort.spark import Pipeline
 from kohort.spark.dataframes import narrow
 from kohort.spark.dataframes.narrow import NarrowBatch
 from kohort.spark.dataframes.offset_set import OffsetSet
-from kohort.spark.dataframes.single_pass import gathered, runs
+from kohort.spark.dataframes.single_pass import PassReport, gathered, runs
 from kohort.spark.outputs.protocol import Step
 from kohort.spark.outputs.table_transaction import BatchStore
 from tests.reading import read_committed
@@ -30,13 +31,11 @@ if TYPE_CHECKING:
 spark_only = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-class Report:
-    """What one task reports."""
-
-    def __init__(self, places: list[tuple[int, int, int]], noted: bytes | None = b"") -> None:
-        topics, partitions, offsets = (np.array(c, np.int64) for c in zip(*places, strict=True))
-        self.attempt, self.rows, self.noted = 7, len(places), noted
-        self.read = self.passing = runs(topics, partitions, offsets).tobytes()
+def report_of(places: list[tuple[int, int, int]], noted: bytes | None = b"") -> PassReport:
+    """What one task reports, as it comes to the driver."""
+    topics, partitions, offsets = (np.array(c, np.int64) for c in zip(*places, strict=True))
+    read = runs(topics, partitions, offsets).tobytes()
+    return PassReport.parsed(json.loads(PassReport(7, len(places), read, read, noted).as_json()))
 
 
 def test_consecutive_offsets_of_a_partition_are_one_run() -> None:
@@ -49,8 +48,8 @@ def test_consecutive_offsets_of_a_partition_are_one_run() -> None:
 
 def test_the_reports_of_tasks_are_put_together() -> None:
     """A partition that two tasks share, in any order, is one set of offsets."""
-    one = Report([(0, 1, 8), (0, 1, 9), (1, 0, 3)])
-    other = Report([(0, 1, 5), (0, 1, 7), (0, 0, 1)])
+    one = report_of([(0, 1, 8), (0, 1, 9), (1, 0, 3)])
+    other = report_of([(0, 1, 5), (0, 1, 7), (0, 0, 1)])
     done = gathered([one, other], "t", ["a", "b"])
     assert done is not None
     assert done.read == {("a", 0): 1, ("a", 1): 4, ("b", 0): 1}
@@ -59,7 +58,9 @@ def test_the_reports_of_tasks_are_put_together() -> None:
 
 
 def test_a_task_that_has_stopped_ends_the_pass() -> None:
-    assert gathered([Report([(0, 0, 1)]), Report([(0, 0, 2)], noted=None)], "t", ["a"]) is None
+    assert (
+        gathered([report_of([(0, 0, 1)]), report_of([(0, 0, 2)], noted=None)], "t", ["a"]) is None
+    )
 
 
 class Made:

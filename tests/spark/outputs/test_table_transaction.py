@@ -18,6 +18,7 @@ from kohort.client.shared.transaction import EncodedBatch
 from kohort.errors import ConfigError
 from kohort.retry.store import ConstraintError
 from kohort.retry.stores import open_store
+from kohort.spark.outputs import staging
 from kohort.spark.outputs.fence import Batch, Fence
 from kohort.spark.outputs.merge_sql import Rejected, TableOutput
 from kohort.spark.outputs.protocol import Attempt, Stored, Written
@@ -249,6 +250,21 @@ def test_values_of_every_type_arrive(url: str) -> None:
     else:
         text = (1, 0.1, 1, "", b"", "2026-01-02", "2026-01-02 03:04:05.678900Z", "12.30", "[1, 2]")
         assert found == [text, (*rows[1][:2], 0, *rows[1][3:8], "[]"), rows[2]]
+    query.close()
+
+
+@pytest.mark.parametrize("piece_bytes", [1, staging.COPY_BYTES])
+def test_no_text_has_a_meaning_for_the_database(
+    url: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Escapes of COPY's text format, its sign of NULL and its end of data are texts here."""
+    monkeypatch.setattr(staging, "COPY_BYTES", piece_bytes)
+    texts = ["\\N", "\\.", "", None, "\t", "a\\", "\\\\t", "x\r\ny", "\n", "\b\f\v", '"', "'", ","]
+    rows = [(number, text, text) for number, text in enumerate(texts)]
+    schema = pa.schema([("k", pa.int32()), ("s", pa.string()), ("l", pa.large_string())])
+    query = Query(url, schema.names, "CREATE TABLE t (k INTEGER, s TEXT, l TEXT)")
+    assert query.commit(query.stage(*rows, types=schema)) == ""
+    assert query.rows() == rows
     query.close()
 
 

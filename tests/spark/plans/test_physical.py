@@ -60,6 +60,29 @@ def test_a_plan_is_made_once_and_sees_each_batch(spark: SparkSession) -> None:
     assert step.count == 1
 
 
+def test_the_reports_of_a_kept_plan_need_no_query_of_their_own(spark: SparkSession) -> None:
+    plans, text = PhysicalPlans(), '], [" \u2028'
+    session: Any = spark._jsparkSession
+    context: Any = spark.sparkContext._jsc
+
+    def queries() -> int:
+        context.sc().listenerBus().waitUntilEmpty()
+        return session.sharedState().statusStore().executionsCount()
+
+    def reports(batch: DataFrame) -> list[int]:
+        report = F.to_json(F.struct(F.col("n"), F.lit(text).alias("text")))
+        made = plans.reports("job", {"rows": batch}, lambda: batch.select(report))
+        assert all(report["text"] == text for report in made)
+        return sorted(report["n"] for report in made)
+
+    batches = [rows(spark, 1, 2), rows(spark, 3), rows(spark)]
+    assert reports(batches[0]) == [1, 2]
+    before = queries()
+    assert reports(batches[1]) == [3]
+    assert reports(batches[2]) == []
+    assert queries() == before
+
+
 def test_what_did_not_change_is_broadcast_once(spark: SparkSession) -> None:
     """The exchange is the same object, which keeps its result."""
     plans = PhysicalPlans()

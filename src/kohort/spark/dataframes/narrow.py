@@ -60,6 +60,7 @@ from kohort.spark.dataframes.rows import records, verdicts
 from kohort.spark.dataframes.single_pass import (
     NOTED_BYTES,
     REPORTS,
+    PassReport,
     failures,
     gathered,
     pass_columns,
@@ -258,12 +259,13 @@ class NarrowBatch:
             )
             return made.mapInArrow(staged_pass(spec, NOTED_BYTES), REPORTS)
 
+        frames = self._read_by(plan.stage.reads)
         try:
-            job = self._planned("single pass", plan.stage.reads, build)
+            reports = plan.physical.reports("single pass", frames, build)
         except NotRowByRowError:
             plan.row_by_row = False
             return None
-        done = gathered(job.collect(), spec.output, plan.topics)
+        done = gathered([*map(PassReport.parsed, reports)], spec.output, plan.topics)
         if done is None:
             return None
         noted = done.noted

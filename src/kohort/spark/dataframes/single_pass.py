@@ -1,7 +1,5 @@
 """A micro-batch of one table as one Spark job: its tasks stage rows and report inputs together.
 
-Shell: randomness (ids of attempts).
-
 Rules:
 - A task stages the rows that pass. It reports which inputs it has read and which of them pass, as
   runs of offsets, and *noted* records: those that fail, with their values, and copies that were
@@ -15,9 +13,10 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
-import secrets
+import base64
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,26 +32,15 @@ from kohort.spark.dataframes.guards import KEPT
 from kohort.spark.dataframes.judging import TopicPartition
 from kohort.spark.dataframes.offset_set import OffsetSet
 from kohort.spark.formats.plain_arrays import plain_array
-from kohort.spark.outputs.merge_sql import ATTEMPT_BITS
 from kohort.spark.outputs.protocol import Attempt
-from kohort.spark.outputs.staging import StageSpec, stage
+from kohort.spark.outputs.staging import StageSpec, attempt_id, stage
 from kohort.spark.worker import settle_down
 
 pc: Any = pyarrow.compute
 NOTED_BYTES: Final = 4 << 20
 """What one task reports of records that fail or come from retry topics."""
-_REPORTS: Final = pa.schema(
-    [
-        ("attempt", pa.int64()),
-        ("rows", pa.int64()),
-        ("read", pa.binary()),
-        ("passing", pa.binary()),
-        ("noted", pa.binary()),
-    ]
-)
-"""`read` and `passing` are runs of offsets. `noted` is an Arrow stream, null where the task has
-stopped."""
-REPORTS: Final = "attempt long, rows long, read binary, passing binary, noted binary"
+REPORTS: Final = "report string"
+_REPORTS: Final = pa.schema([("report", pa.string())])
 _PLACE: Final = ("_kohort_topic", "_kohort_partition", "_kohort_offset")
 _HEAD: Final = (*_PLACE, "_kohort_noted", KEPT)
 """The columns before those that are staged."""
@@ -60,6 +48,42 @@ _KINDS: Final = {pa.int32(): np.int32, pa.int64(): np.int64, pa.uint64(): np.uin
 Batches = Iterator[pa.RecordBatch]
 Runs = NDArray[np.int64]
 """Consecutive offsets, a row each: number of the topic, partition, first offset, how many."""
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one task reports.
+
+    Args:
+        rows: how many it has staged.
+        read, passing: runs of offsets.
+        noted: an Arrow stream; None where the task has stopped.
+    """
+
+    attempt: int
+    rows: int
+    read: bytes
+    passing: bytes
+    noted: bytes | None
+
+    def as_json(self) -> str:
+        """The report as text: bytes in base64."""
+        parts = {
+            name: None if data is None else base64.b64encode(data).decode()
+            for name, data in (
+                ("read", self.read),
+                ("passing", self.passing),
+                ("noted", self.noted),
+            )
+        }
+        return json.dumps({"attempt": self.attempt, "rows": self.rows, **parts})
+
+    @classmethod
+    def parsed(cls, report: Mapping[str, Any]) -> PassReport:
+        """The report of a parsed text."""
+        read, passing = base64.b64decode(report["read"]), base64.b64decode(report["passing"])
+        noted = None if report["noted"] is None else base64.b64decode(report["noted"])
+        return cls(report["attempt"], report["rows"], read, passing, noted)
 
 
 @dataclass(frozen=True)
@@ -126,11 +150,12 @@ def staged_pass(spec: StageSpec, most_bytes: int) -> Callable[[Batches], Batches
 
     def run(batches: Batches) -> Batches:
         settle_down()
-        attempt, seen = secrets.randbits(ATTEMPT_BITS), _Seen(spec.columns, most_bytes)
+        attempt, seen = attempt_id(), _Seen(spec.columns, most_bytes)
         rows = stage(spec, attempt, seen.passing_rows(batches))
-        report = [attempt, rows, _bytes(seen.read), _bytes(seen.passing), seen.noted_bytes()]
-        arrays = [plain_array([v], f.type) for v, f in zip(report, _REPORTS, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_REPORTS)
+        read, passing = _bytes(seen.read), _bytes(seen.passing)
+        report = PassReport(attempt, rows, read, passing, seen.noted_bytes())
+        column = plain_array([report.as_json()], pa.string())
+        yield pa.RecordBatch.from_arrays([column], schema=_REPORTS)
 
     return run
 
@@ -213,26 +238,25 @@ def _bytes(parts: Sequence[Runs]) -> bytes:
 # Driver
 
 
-def gathered(reports: Sequence[Any], output: str, topics: Sequence[str]) -> Pass | None:
+def gathered(reports: Sequence[PassReport], output: str, topics: Sequence[str]) -> Pass | None:
     """The reports of all tasks put together; None when one has stopped."""
-    if any(row.noted is None for row in reports):
+    if any(report.noted is None for report in reports):
         return None
     read: Counter[TopicPartition] = Counter()
-    for at, part in _by_partition(_runs(row.read for row in reports), topics).items():
+    for at, part in _by_partition(_runs(r.read for r in reports), topics).items():
         read[at] = int(part[:, 3].sum())
-    passing = _by_partition(_runs(row.passing for row in reports), topics)
-    streams = [pa.ipc.open_stream(bytes(row.noted)) for row in reports if row.noted]
+    passing = _by_partition(_runs(r.passing for r in reports), topics)
+    streams = [pa.ipc.open_stream(report.noted) for report in reports if report.noted]
     return Pass(
-        [Attempt(output, row.attempt, row.rows) for row in reports],
+        [Attempt(output, report.attempt, report.rows) for report in reports],
         read,
         {at: OffsetSet.of_runs(part[:, 2], part[:, 3]) for at, part in passing.items()},
         pa.concat_tables([stream.read_all() for stream in streams]) if streams else pa.table({}),
     )
 
 
-def _runs(reports: Iterator[Any] | Any) -> Runs:
-    whole = np.frombuffer(b"".join(map(bytes, reports)), np.int64)
-    return whole.reshape(-1, 4)
+def _runs(reports: Iterable[bytes]) -> Runs:
+    return np.frombuffer(b"".join(reports), np.int64).reshape(-1, 4)
 
 
 def _by_partition(whole: Runs, topics: Sequence[str]) -> Mapping[TopicPartition, Runs]:

@@ -249,7 +249,7 @@ class StageFunction:
                 prepared.topics,
                 self.query,
                 computed=True,
-                planned=self._plan.physical.job,
+                run_job=self._plan.physical.job_reports,
                 staged=prepared.staged,
                 spool=self._spool,
             )

@@ -29,7 +29,7 @@ MODES: Final = (APPEND, UPSERT, REPLACE)
 FAIL, KEEP = "fail", "keep"
 ATTEMPT: Final = "kohort_attempt"
 ATTEMPT_BITS: Final = 62
-"""Of the random id of an attempt: a BIGINT, never below zero."""
+"""Of an id that is drawn: a BIGINT, never below zero."""
 SUSPECTS: Final = "kohort_suspects"
 NUMBER: Final = "kohort_number"
 

@@ -32,7 +32,7 @@ from kohort.spark.outputs.kafka import TopicTransaction
 from kohort.spark.outputs.merge_sql import Merge, Rejected
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import Attempt, Written
-from kohort.spark.outputs.reports import REPORT_SCHEMA
+from kohort.spark.outputs.reports import REPORT_SCHEMA, Report
 from kohort.spark.outputs.spool import emptied
 from kohort.spark.outputs.staging import StageSpec, staged_rows
 from kohort.spark.outputs.table_transaction import BatchStore, stage_file
@@ -49,7 +49,8 @@ _REPORTS: Final = from_arrow_schema(REPORT_SCHEMA)
 _ENCODED: Final = from_arrow_schema(ENCODED_SCHEMA)
 """As Spark's types: their text would be parsed for each batch."""
 Frames = Mapping[str, DataFrame]
-Planned = Callable[[Hashable, Frames, Callable[[Frames], DataFrame]], DataFrame]
+Job = Callable[[Frames], DataFrame]
+Run = Callable[[Hashable, Frames, Job], list[Any]]
 
 
 class StagedBeforeError(Exception):
@@ -68,8 +69,8 @@ class BatchWork:
         topics: the topic outputs.
         query: the query's name.
         computed: what outputs select is kept by the caller already.
-        planned: the job of a key over the frames that it reads, planned by the function or as for
-            an earlier batch.
+        run_job: runs the job of a key over the frames that it reads, planned by the function or as
+            for an earlier batch, and returns its reports.
         staged: the attempts that have staged the rows of all tables before; None where this work
             stages them. They do for one round: `run` raises StagedBeforeError at the next.
         spool: where tasks put encoded batches; None where the shuffle carries them.
@@ -82,7 +83,7 @@ class BatchWork:
     topics: Sequence[TopicPart]
     query: str
     computed: bool = False
-    planned: Planned | None = None
+    run_job: Run | None = None
     staged: Sequence[Attempt] | None = None
     spool: Path | None = None
     _rounds: int = field(default=0, init=False)
@@ -103,30 +104,29 @@ class BatchWork:
         result = Written(staged=list(self.staged or ()))
         if not merges and not sent:
             return result
-        job = self._job(merges, sent)
         context = self.frame.sparkSession.sparkContext
         if sent:
             context.setLocalProperty(IDENTITY, json.dumps(identity))
         with emptied(self.spool if sent else None), _Tagged(context) as tagged:
-            rows = job.collect()
+            reports = self._reports(merges, sent)
             if sent:  # staging is idempotent: an attempt that does not count is inert
                 result.tainted = tagged.second_attempts()
-        self._note(rows, result)
+        self._note(reports, result)
         return result
 
-    def _note(self, rows: Sequence[Any], result: Written) -> None:
+    def _note(self, reports: Sequence[Report], result: Written) -> None:
         """Put the reports of the tasks together."""
         outbox: set[int] = set()
-        for row in rows:
-            if row.topic is None:
-                result.staged.append(Attempt(row.output, row.attempt, row.rows))
-                for values, message in json.loads(row.rejected):
-                    result.rejected.append(Rejected(row.output, values, message))
+        for report in reports:
+            if report.topic is None:
+                result.staged.append(Attempt(report.output, report.attempt, report.rows))
+                for values, message in json.loads(report.rejected):
+                    result.rejected.append(Rejected(report.output, values, message))
                 continue
-            outbox.add(row.attempt)
-            result.tainted = result.tainted or row.problem or ""
-            if row.rows:
-                result.records[TopicPartition(row.topic, row.partition)] = row.rows
+            outbox.add(report.attempt)
+            result.tainted = result.tainted or report.problem
+            if report.rows:
+                result.records[TopicPartition(report.topic, report.partition)] = report.rows
         if self.database is not None:
             result.outbox = sorted(outbox)
 
@@ -140,8 +140,8 @@ class BatchWork:
         if self._kept:
             self.frame.unpersist()
 
-    def _job(self, merges: Sequence[Merge], sent: Sequence[TopicPart]) -> DataFrame:
-        """The staging and the writing of everything, as reports."""
+    def _reports(self, merges: Sequence[Merge], sent: Sequence[TopicPart]) -> list[Report]:
+        """Stage and write everything in one job."""
         selected = [part.select for part in (*self.tables, *sent)]
         frames = {
             str(number): select(self.frame) if select else self.frame
@@ -156,11 +156,12 @@ class BatchWork:
                 parts.append(self._written(self.transaction, sent, rows[len(merges) :]))
             return union_all(parts)
 
-        if self.planned is None:
-            return job(frames)
+        if self.run_job is None:
+            return [Report(**json.loads(row.report)) for row in job(frames).collect()]
         partitions = tuple(sorted(self.transaction.partitions.items())) if self.transaction else ()
         names = str(([m.output.name for m in merges], [t.output.names for t in sent]))
-        return self.planned(("job", names, partitions), frames, job)
+        reports = self.run_job(("job", names, partitions), frames, job)
+        return [Report(**report) for report in reports]
 
     def _staged(self, merge: Merge, frame: DataFrame) -> DataFrame:
         """The staging of one table, as reports."""
