@@ -95,8 +95,8 @@ class _WakePipe:
     write into another file that has taken the number meanwhile.
     """
 
-    def __init__(self) -> None:
-        self.reading, self._writing = os.pipe()
+    def __init__(self, reading: int, writing: int) -> None:
+        self.reading, self._writing = reading, writing
         os.set_blocking(self.reading, False)
         os.set_blocking(self._writing, False)
 
@@ -154,7 +154,7 @@ class Loop:
         """True in a child of the process that made this loop."""
         self.movers = Movers(movers, self.call_soon_threadsafe) if movers else None
         self._resolver = Resolver(self.call_soon_threadsafe)
-        self._wake_pipe: _WakePipe | None = _WakePipe()
+        self._wake_pipe: _WakePipe | None = _WakePipe(*os.pipe())
         self.watch(self._wake_pipe.reading, READ, self._woken)
         _loops.add(self)
 
@@ -402,7 +402,6 @@ class Loop:
             return
         self.forked = self._finished = True
         _loops.discard(self)
-        self._asleep = False
         for closable in self._closables.values():
             closable.abandon()
         self._poller.close()

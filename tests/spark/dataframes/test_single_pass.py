@@ -35,7 +35,8 @@ def report_of(places: list[tuple[int, int, int]], noted: bytes | None = b"") -> 
     """What one task reports, as it comes to the driver."""
     topics, partitions, offsets = (np.array(c, np.int64) for c in zip(*places, strict=True))
     read = runs(topics, partitions, offsets).tobytes()
-    return PassReport.parsed(json.loads(PassReport(7, len(places), read, read, noted).as_json()))
+    made = PassReport(7, len(places), read, read, noted)
+    return PassReport.parsed(json.loads(json.dumps(made.encoded())))
 
 
 def test_consecutive_offsets_of_a_partition_are_one_run() -> None:
@@ -58,9 +59,8 @@ def test_the_reports_of_tasks_are_put_together() -> None:
 
 
 def test_a_task_that_has_stopped_ends_the_pass() -> None:
-    assert (
-        gathered([report_of([(0, 0, 1)]), report_of([(0, 0, 2)], noted=None)], "t", ["a"]) is None
-    )
+    reports = [report_of([(0, 0, 1)]), report_of([(0, 0, 2)], noted=None)]
+    assert gathered(reports, "t", ["a"]) is None
 
 
 class Made:

@@ -59,7 +59,6 @@ from kohort.spark.dataframes.offset_set import OffsetSet
 from kohort.spark.dataframes.rows import records, verdicts
 from kohort.spark.dataframes.single_pass import (
     NOTED_BYTES,
-    REPORTS,
     PassReport,
     failures,
     gathered,
@@ -68,7 +67,7 @@ from kohort.spark.dataframes.single_pass import (
 )
 from kohort.spark.outputs.protocol import Attempt as StagedAttempt
 from kohort.spark.outputs.staging import StageSpec
-from kohort.spark.outputs.work import union_all
+from kohort.spark.outputs.work import REPORTS, union_all
 from kohort.spark.plans.logical import carried, computed_once, is_projection, local_frame
 from kohort.spark.plans.physical import PhysicalPlans
 from kohort.spark.plans.templates import Templates

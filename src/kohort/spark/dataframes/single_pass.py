@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import base64
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,16 +30,14 @@ from kohort.spark.dataframes.columns import ORIGIN, RAW, VERDICT, quoted
 from kohort.spark.dataframes.guards import KEPT
 from kohort.spark.dataframes.judging import TopicPartition
 from kohort.spark.dataframes.offset_set import OffsetSet
-from kohort.spark.formats.plain_arrays import plain_array
 from kohort.spark.outputs.protocol import Attempt
+from kohort.spark.outputs.reports import report_batch
 from kohort.spark.outputs.staging import StageSpec, attempt_id, stage
 from kohort.spark.worker import settle_down
 
 pc: Any = pyarrow.compute
 NOTED_BYTES: Final = 4 << 20
 """What one task reports of records that fail or come from retry topics."""
-REPORTS: Final = "report string"
-_REPORTS: Final = pa.schema([("report", pa.string())])
 _PLACE: Final = ("_kohort_topic", "_kohort_partition", "_kohort_offset")
 _HEAD: Final = (*_PLACE, "_kohort_noted", KEPT)
 """The columns before those that are staged."""
@@ -66,21 +63,16 @@ class PassReport:
     passing: bytes
     noted: bytes | None
 
-    def as_json(self) -> str:
-        """The report as text: bytes in base64."""
-        parts = {
-            name: None if data is None else base64.b64encode(data).decode()
-            for name, data in (
-                ("read", self.read),
-                ("passing", self.passing),
-                ("noted", self.noted),
-            )
+    def encoded(self) -> dict[str, Any]:
+        """The report as JSON has it: bytes in base64."""
+        return {
+            name: base64.b64encode(part).decode() if isinstance(part, bytes) else part
+            for name, part in vars(self).items()
         }
-        return json.dumps({"attempt": self.attempt, "rows": self.rows, **parts})
 
     @classmethod
     def parsed(cls, report: Mapping[str, Any]) -> PassReport:
-        """The report of a parsed text."""
+        """The report of what JSON had."""
         read, passing = base64.b64decode(report["read"]), base64.b64decode(report["passing"])
         noted = None if report["noted"] is None else base64.b64decode(report["noted"])
         return cls(report["attempt"], report["rows"], read, passing, noted)
@@ -142,7 +134,7 @@ def pass_columns(
 
 
 def staged_pass(spec: StageSpec, most_bytes: int) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`: rows of `pass_columns` in, one report out.
+    """The function for `mapInArrow`: rows of `pass_columns` in, one row of `REPORT_SCHEMA` out.
 
     Args:
         most_bytes: of noted records; NOTED_BYTES.
@@ -154,8 +146,7 @@ def staged_pass(spec: StageSpec, most_bytes: int) -> Callable[[Batches], Batches
         rows = stage(spec, attempt, seen.passing_rows(batches))
         read, passing = _bytes(seen.read), _bytes(seen.passing)
         report = PassReport(attempt, rows, read, passing, seen.noted_bytes())
-        column = plain_array([report.as_json()], pa.string())
-        yield pa.RecordBatch.from_arrays([column], schema=_REPORTS)
+        yield report_batch([report.encoded()])
 
     return run
 

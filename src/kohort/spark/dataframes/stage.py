@@ -248,8 +248,8 @@ class StageFunction:
                 transaction if prepared.topics else None,
                 prepared.topics,
                 self.query,
+                self._plan.physical.job_reports,
                 computed=True,
-                run_job=self._plan.physical.job_reports,
                 staged=prepared.staged,
                 spool=self._spool,
             )

@@ -335,7 +335,7 @@ class BatchFunction:
             run.transaction,
             self.topics,
             query,
-            run_job=run.plans.job_reports,
+            run.plans.job_reports,
             spool=run.spool,
         )
         if len(self.commits) + bool(self.tables or self.topics) > 1:

@@ -45,7 +45,7 @@ from kohort.spark.outputs.writing import (
     written,
 )
 
-_REPORTS: Final = from_arrow_schema(REPORT_SCHEMA)
+REPORTS: Final = from_arrow_schema(REPORT_SCHEMA)
 _ENCODED: Final = from_arrow_schema(ENCODED_SCHEMA)
 """As Spark's types: their text would be parsed for each batch."""
 Frames = Mapping[str, DataFrame]
@@ -68,9 +68,9 @@ class BatchWork:
         transaction: the query's Kafka transaction; None without topics.
         topics: the topic outputs.
         query: the query's name.
-        computed: what outputs select is kept by the caller already.
         run_job: runs the job of a key over the frames that it reads, planned by the function or as
             for an earlier batch, and returns its reports.
+        computed: what outputs select is kept by the caller already.
         staged: the attempts that have staged the rows of all tables before; None where this work
             stages them. They do for one round: `run` raises StagedBeforeError at the next.
         spool: where tasks put encoded batches; None where the shuffle carries them.
@@ -82,8 +82,8 @@ class BatchWork:
     transaction: TopicTransaction | None
     topics: Sequence[TopicPart]
     query: str
+    run_job: Run
     computed: bool = False
-    run_job: Run | None = None
     staged: Sequence[Attempt] | None = None
     spool: Path | None = None
     _rounds: int = field(default=0, init=False)
@@ -156,8 +156,6 @@ class BatchWork:
                 parts.append(self._written(self.transaction, sent, rows[len(merges) :]))
             return union_all(parts)
 
-        if self.run_job is None:
-            return [Report(**json.loads(row.report)) for row in job(frames).collect()]
         partitions = tuple(sorted(self.transaction.partitions.items())) if self.transaction else ()
         names = str(([m.output.name for m in merges], [t.output.names for t in sent]))
         reports = self.run_job(("job", names, partitions), frames, job)
@@ -169,7 +167,7 @@ class BatchWork:
         spec = stage_spec(self.database, merge)
         if list(spec.columns) != frame.columns:
             frame = frame.select(*map(_quoted, spec.columns))
-        return frame.mapInArrow(staged_rows(spec), _REPORTS)
+        return frame.mapInArrow(staged_rows(spec), REPORTS)
 
     def _written(
         self,
@@ -191,7 +189,7 @@ class BatchWork:
         outbox = self.database.store.url if self.database is not None else None
         spec = WriteSpec(topics[0].output.client, outbox, self.query, self.spool)
         shuffled = batches.repartitionById(tasks, batches["owner"])
-        return shuffled.mapInArrow(written(spec), _REPORTS)
+        return shuffled.mapInArrow(written(spec), REPORTS)
 
 
 def stage_spec(database: BatchStore, merge: Merge) -> StageSpec:
