@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import socketserver
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kohort.errors import ConfigError
 from kohort.spark import Pipeline, sessions
-from kohort.spark.sessions import check_classic, end_quietly
+from kohort.spark.sessions import (
+    check_classic,
+    end_quietly,
+    jvm_pid,
+    make_active,
+    scheduler_pools,
+)
 from tests.known import fake
 
 
@@ -34,10 +41,15 @@ def test_a_context_without_such_a_server() -> None:
     end_quietly(SimpleNamespace())
 
 
-def one_handler() -> Pipeline:
+def of_frames() -> Pipeline:
     pipeline = Pipeline("p", store="sqlite:///p.db")
-    pipeline.handler("t")(lambda record, store: None)
+    pipeline.source("t", schema="n INT")
+    pipeline.table("rows")(copied)
     return pipeline
+
+
+def copied(t: Any) -> Any:
+    return t
 
 
 def test_spark_connect_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,9 +60,30 @@ def test_spark_connect_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> N
     said = "pipeline p needs a driver of its own.*Nothing was started.*spark-submit"
     with pytest.raises(ConfigError, match=said):
         check_classic("pipeline p", remote)
-    with pytest.raises(ConfigError, match=said):
-        one_handler().run(spark=fake(remote))
+    with pytest.raises(ConfigError, match=f"which has steps of DataFrames, {said[11:]}"):
+        of_frames().run(spark=fake(remote))
     check_classic("pipeline p", SimpleNamespace())
+
+
+def test_what_spark_connect_has_no_part_in() -> None:
+    """A session of it has no JVM here, no pools, and is active by itself."""
+    remote = fake(type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})())
+    make_active(remote)
+    assert jvm_pid(remote) is None
+    with scheduler_pools(remote) as use_pool:
+        use_pool("a")
+
+
+def test_the_pool_of_before_comes_back() -> None:
+    properties = {"spark.scheduler.pool": "theirs"}
+    context = SimpleNamespace(
+        getLocalProperty=properties.get, setLocalProperty=properties.__setitem__
+    )
+    spark = fake(SimpleNamespace(sparkContext=context))
+    with scheduler_pools(spark) as use_pool:
+        use_pool("ours")
+        assert properties["spark.scheduler.pool"] == "ours"
+    assert properties["spark.scheduler.pool"] == "theirs"
 
 
 def test_a_session_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,7 +42,9 @@ print("SEEN", json.dumps(seen))
 CONNECT = """
 import json, sys
 from kohort.errors import ConfigError
-from kohort.spark import load_pipeline, session
+from kohort.spark import Pipeline, load_pipeline, reconcile, session
+from kohort.spark.checkpoint import begin_anew_for_other_topics
+from kohort.spark.checkpoint_files import checkpoint_files
 spark = session()
 servers, source, target, checkpoint = sys.argv[2:]
 options = {"kafka.bootstrap.servers": servers, "subscribe": source}
@@ -54,14 +57,44 @@ query.awaitTermination()
 options["subscribe"] = target
 copied = spark.read.format("kohort").options(**options).load()
 pipeline = load_pipeline(sys.argv[1])
+pipeline.run("until_idle")
+books = reconcile(pipeline)
+files = checkpoint_files(pipeline.checkpoint, spark)
+read = list(pipeline.handler_topics)
+anew = [begin_anew_for_other_topics(files, "source", t) for t in (read, ["u"], ["u"])]
+anew.append(files.exists("source"))
+frames = Pipeline("frames", store="sqlite:///none.sqlite", bootstrap_servers=servers)
+frames.source(source, schema="item STRING", name="rows")
+@frames.table("items")
+def items(rows):
+    return rows
 try:
-    pipeline.run("until_idle")
+    frames.run("until_idle")
     refusal = ""
 except ConfigError as error:
     refusal = str(error)
-seen = {"batch": batch.count(), "copied": copied.count(), "refusal": refusal}
+seen = {
+    "batch": batch.count(), "copied": copied.count(), "refusal": refusal,
+    "exact": books.exact, "loaded": sum(t.loaded or 0 for t in books.topics.values()),
+    "anew": anew,
+}
 print("SEEN", json.dumps(seen))
 spark.stop()
+"""
+
+FOREVER = """
+import sys
+from kohort.spark import load_pipeline
+load_pipeline(sys.argv[1]).run(on_progress=lambda progress: print(progress.done, flush=True))
+"""
+TO_THE_END = """
+import json, sys
+from kohort.spark import load_pipeline, reconcile
+pipeline = load_pipeline(sys.argv[1])
+pipeline.run("until_idle")
+books = reconcile(pipeline)
+loaded = sum(t.loaded or 0 for t in books.topics.values())
+print("SEEN", json.dumps({"exact": books.exact, "loaded": loaded}))
 """
 
 
@@ -74,25 +107,9 @@ def master(tmp_path: Path) -> Iterator[str]:
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> IO[str]:
-            process = subprocess.Popen(
-                [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
-                env={
-                    **os.environ,
-                    "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    "PYTHONPATH": str(SRC),
-                    "PYSPARK_PYTHON": sys.executable,
-                },
-                cwd=tmp_path,
-                text=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-            stack.callback(process.wait, PATIENCE_S)
-            stack.callback(process.terminate)
-            assert process.stderr is not None
-            stack.callback(process.stderr.close)
-            return process.stderr
+            program = home / "bin" / "spark-class"
+            command = [program, f"org.apache.spark.deploy.{name}", *arguments]
+            return _started(stack, command, tmp_path)
 
         said = start("master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         url = _wait_for(said, r"Starting Spark master at (spark://\S+)")
@@ -112,6 +129,44 @@ def master(tmp_path: Path) -> Iterator[str]:
         )
         _wait_for(worker, r"Successfully (registered) with master")
         yield url
+
+
+@pytest.fixture
+def connect_server(tmp_path: Path) -> Iterator[str]:
+    """A Spark Connect server of two cores, on loopback; its address."""
+    pytest.importorskip("grpc")
+    with ExitStack() as stack:
+        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+        conf = ["--conf", "spark.connect.grpc.binding.port=0", "--conf", "spark.ui.enabled=false"]
+        command = submit("--master", "local[2]", *conf, "--class", server, "spark-internal")
+        lines = _started(stack, command, tmp_path)
+        port = _wait_for(lines, r"Spark Connect server started at: \S*:(\d+)")
+        threading.Thread(target=lambda: list(lines), daemon=True).start()  # else the pipe fills
+        yield f"sc://127.0.0.1:{port}"
+
+
+def _started(stack: ExitStack, command: list[str | Path], directory: Path) -> IO[str]:
+    """Start a daemon of Spark that ends with the stack; what it logs."""
+    pyspark = pytest.importorskip("pyspark")
+    process = subprocess.Popen(
+        command,
+        env={
+            **os.environ,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(SRC),
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        cwd=directory,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    stack.callback(process.stderr.close)
+    stack.callback(process.wait, PATIENCE_S)
+    stack.callback(process.terminate)
+    return process.stderr
 
 
 def _wait_for(lines: IO[str], pattern: str) -> str:
@@ -195,7 +250,7 @@ def test_spark_submit_to_a_cluster(master: str, job: Job, program: Path) -> None
 def test_spark_connect(
     cluster: Cluster, topic: Callable[..., str], job: Job, tmp_path: Path
 ) -> None:
-    """Issue 17: the format reads and writes there; a pipeline is refused before it has begun."""
+    """Issue 17: the format and row handlers run there; steps of DataFrames are refused in words."""
     pytest.importorskip("grpc")
     skip_without()
     program = tmp_path / "connect.py"
@@ -215,8 +270,34 @@ def test_spark_connect(
         PYSPARK_PYTHON=sys.executable,
     )
     assert (seen["batch"], seen["copied"]) == (51, 51)
+    assert (seen["exact"], seen["loaded"]) == (True, 51)
     assert "Spark Connect runs the driver on the server. Nothing was started" in seen["refusal"]
-    assert not (tmp_path / "db.sqlite").exists()
+    assert seen["anew"] == [False, True, False, False], "a checkpoint of other topics is emptied"
+    assert "pipeline frames, which has steps of DataFrames, needs a driver" in seen["refusal"]
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+@pytest.mark.timeout(600)
+def test_a_client_of_spark_connect_is_killed(connect_server: str, job: Job, tmp_path: Path) -> None:
+    """Its queries continue on the server; the next client takes them over, and nothing is twice."""
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_text(FOREVER)
+    second.write_text(TO_THE_END)
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "SPARK_REMOTE": connect_server}
+    with subprocess.Popen(
+        [sys.executable, first, file_of(job)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as client:
+        assert client.stdout is not None
+        done = next((n for n in map(int, client.stdout) if n >= 50), None)
+        client.kill()
+    assert done, "the first client has handled nothing"
+    job.order(*["nut"] * 50)
+    seen = run([sys.executable, second, file_of(job)], SPARK_REMOTE=connect_server)
+    assert (seen["exact"], seen["loaded"]) == (True, 101)
 
 
 def file_of(job: Job) -> Path:

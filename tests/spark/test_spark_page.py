@@ -35,9 +35,12 @@ def test_the_blocks_run(spark: SparkSession, cluster: Cluster) -> None:
             source = text.replace("localhost:9092", cluster.bootstrap)
             exec(compile(source, f"{PAGE.name}, block {number + 1}", "exec"), names)
         assert names["orders"].columns[-2:] == ["_error", "_raw_value"]
-        assert spark.sql("SELECT partition, count(*) FROM flights GROUP BY partition").count() == 0
+        assert spark.sql("SELECT value FROM flights").count() == 1
+        assert spark.sql("SELECT partition, count(*) FROM landings GROUP BY partition").count() == 1
+        assert names["arrivals"].isStreaming
         assert not names["frame"].isStreaming
         assert names["frame"].where("partition = 3 AND offset >= 1000").count() == 0
     finally:
-        spark.sql("DROP VIEW IF EXISTS flights")
+        spark.sql("DROP TABLE IF EXISTS flights")
+        spark.sql("DROP VIEW IF EXISTS landings")
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -5,6 +5,7 @@ Shell: files.
 Rules:
 - A place with a scheme (`s3a://`, `hdfs://`, `file://`) is Hadoop's: Spark's own settings and jars
   decide how it is reached.
+- With Spark Connect every place is the server's, and is read and written by queries.
 - Names are paths below the root. A file that cannot be read raises the file system's error.
 """
 
@@ -14,10 +15,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kohort.spark.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LOCAL_CHECKPOINTS: Final = Path(".kohort/checkpoints")
+"""Where a pipeline's checkpoint is by default, and its lock where the checkpoint is elsewhere."""
 
 
 def is_url(place: str) -> bool:
@@ -119,6 +125,58 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}")
 
 
+class ServerFiles:
+    """A place of a Spark Connect server, which only queries reach.
+
+    A note is a directory that one row of text fills, since a query writes no single file.
+    """
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._spark = spark
+        self._root = root.rstrip("/")
+
+    def location(self, name: str) -> str:
+        """As `CheckpointFiles.location`. A relative path is relative to the server's."""
+        return f"{self._root}/{name}"
+
+    def read(self, name: str) -> str | None:
+        """As `CheckpointFiles.read`."""
+        return self._text(_note(name))
+
+    def write(self, name: str, text: str) -> None:
+        """As `CheckpointFiles.write`."""
+        self._overwrite(_note(name), [(text,)])
+
+    def exists(self, name: str) -> bool:
+        """As `CheckpointFiles.exists`, of a checkpoint that a query has begun."""
+        return self._text(f"{name}/metadata") is not None
+
+    def remove(self, name: str) -> None:
+        """As `CheckpointFiles.remove`; an empty directory stays."""
+        self._overwrite(name, [])
+
+    def _text(self, name: str) -> str | None:
+        from pyspark.errors import AnalysisException
+
+        try:
+            rows = self._spark.read.text(self.location(name)).collect()
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return None
+        return "\n".join(row.value for row in rows)
+
+    def _overwrite(self, name: str, rows: list[tuple[str]]) -> None:
+        frame = self._spark.createDataFrame(rows, "value string").coalesce(1)
+        frame.write.mode("overwrite").text(self.location(name))
+
+
+def _note(name: str) -> str:
+    return f"{name}.note"
+
+
 def checkpoint_files(place: str, spark: SparkSession) -> CheckpointFiles:
     """The files at a place."""
+    if is_connect(spark):
+        return ServerFiles(spark, place)
     return HadoopFiles(spark, place) if is_url(place) else LocalFiles(Path(place))

@@ -8,6 +8,8 @@ Rules:
 - An unknown option is an error that names the nearest one. Spark hands its own options to every
   source and sink (`checkpointLocation`, `path`, ...); they are accepted and ignored.
 - Options hold no passwords in clear text that would show in a plan: `repr` leaves values out.
+- Spark 4.3 passes a table's options to a Python source when the table is created, and never again.
+  Its columns keep them, as metadata; secrets are refused, since a catalog shows metadata.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from kohort.client.common.config import ClientConfig, ConsumerConfig, ProducerCo
 from kohort.client.common.security_config import in_our_words
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
-from kohort.setting_keys import nearest, plain
+from kohort.setting_keys import is_secret, nearest, plain
 from kohort.spark.connector import (
     BATCHES_ONLY,
     JAVAS_OWN,
@@ -119,6 +121,8 @@ _SPARKS_OWN: Final = frozenset(
 """What Spark 4.3 hands over with the user's options, in lower case. Spark itself acts on them."""
 _OF_A_TABLE: Final = "option."
 """A table's options come twice when it is made: by their names, and behind this."""
+_SINKS: Final = ("topic", "includeheaders")
+"""The sink's options, in lower case, beside those of its client."""
 _BY_LOWER = {name.lower(): name for name in KNOWN}
 _NO_EFFECT = {name.lower() for name in NO_EFFECT}
 _ALIASES = {"bootstrap.servers": "kafka.bootstrap.servers", "kafka.group.id": "group.id"}
@@ -273,10 +277,38 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     found, client = _sorted_out(options)
     _check_settings(client, ProducerConfig)
     for name in found:
-        if name not in ("topic", "includeHeaders"):
+        if name.lower() not in _SINKS:
             raise ConfigError(f"{name} is an option of the source, not of the sink")
     topic = found.get("topic", "").strip() or None
     return SinkOptions(client, topic, _bool(found, "includeHeaders", True))
+
+
+def options_to_keep(options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a table that is being created; None of everything else.
+
+    Raises ConfigError for an option that a catalog must not keep.
+    """
+    kept = {
+        key.lower().removeprefix(_OF_A_TABLE): value
+        for key, value in options.items()
+        if key.lower().startswith(_OF_A_TABLE)
+    }
+    for key, value in kept.items():
+        secret = is_secret(plain(key))
+        if secret or (key == "schemaregistry" and "@" in value):
+            remedy = f"name a file that holds it ({key}.file), or " if secret else ""
+            raise ConfigError(
+                f"a table keeps its options in the catalog, where {key} can be read: "
+                f"{remedy}use CREATE TEMPORARY VIEW, which keeps nothing"
+            )
+    return kept or None
+
+
+def options_to_write(kept: Mapping[str, str]) -> dict[str, str]:
+    """Of a table's options, which are those of a read, what INSERT needs."""
+    found = {k: v for k, v in kept.items() if k.startswith("kafka.") or k in _SINKS}
+    topics = _names(kept.get("subscribe", ""))
+    return {"topic": topics[0], **found} if len(topics) == 1 else found
 
 
 def _only_where_they_apply(found: dict[str, str], *, streaming: bool) -> None:

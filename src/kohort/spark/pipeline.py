@@ -52,7 +52,7 @@ from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.serdes.basic import Serde
 from kohort.setting_keys import check_keywords, merged
-from kohort.spark.checkpoint_files import is_url
+from kohort.spark.checkpoint_files import LOCAL_CHECKPOINTS, is_url
 from kohort.spark.dataframes.graph import (
     Graph,
     Reference,
@@ -148,7 +148,7 @@ class Pipeline:
         self.policy = retries if isinstance(retries, RetryPolicy) else RetryPolicy.parse(retries)
         self.dead_letter_headers = makes_of(dead_letter_headers)
         self.bootstrap_servers = bootstrap_servers
-        self.checkpoint = str(checkpoint or Path(".kohort/checkpoints") / name)
+        self.checkpoint = str(checkpoint or LOCAL_CHECKPOINTS / name)
         self.max_offsets_per_trigger = max_offsets_per_trigger
         self.chunk_rows = chunk_rows
         self.trigger_ms = parse_duration_ms(trigger)
@@ -495,7 +495,7 @@ class Pipeline:
     def lock_directory(self) -> Path:
         """Where this machine's drivers of the pipeline meet: the checkpoint, where it is local."""
         remote = is_url(self.checkpoint)
-        return Path(".kohort/checkpoints") / self.name if remote else Path(self.checkpoint)
+        return LOCAL_CHECKPOINTS / self.name if remote else Path(self.checkpoint)
 
     def open_store(self) -> Store:
         """The pipeline's store, not connected yet."""

@@ -24,7 +24,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,6 +77,8 @@ _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit has launched the JVM before this program."""
 _REMOTE: Final = "SPARK_REMOTE"
+_POOL: Final = "spark.scheduler.pool"
+_MANY: Final = 1 << 20
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_HELP = (
     f"Spark needs Java {MIN_JAVA} or later. Get it with one of:\n"
@@ -157,25 +160,34 @@ def is_connect(spark: Any) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def uses_connect(spark: Any = None, master: str | None = None) -> bool:
+    """Whether the session is, or would be, one of Spark Connect.
+
+    Args:
+        spark: the session that would be used, when there is one.
+        master: the master that would be used.
+    """
+    if spark is None:
+        spark = _pyspark().SparkSession.getActiveSession()
+    return is_connect(spark) if spark is not None else _remote(master) is not None
+
+
 def check_classic(what: str, spark: Any = None, master: str | None = None) -> None:
     """Refuse Spark Connect before anything is begun.
 
     Args:
         what: who needs a driver of its own, for the message.
-        spark: the session that would be used, when there is one.
-        master: the master that would be used.
+        spark, master: as of `uses_connect`.
 
     Raises:
         ConfigError: the session is, or would be, one of Spark Connect.
     """
-    if spark is None:
-        spark = _pyspark().SparkSession.getActiveSession()
-    if is_connect(spark) if spark is not None else _remote(master) is not None:
+    if uses_connect(spark, master):
         raise ConfigError(
             f"{what} needs a driver of its own, and Spark Connect runs the driver on the server. "
             "Nothing was started. Run it with spark-submit, or with a master (local[*], "
-            'spark://host:7077) and without SPARK_REMOTE. format("kohort") itself works on '
-            "Spark Connect"
+            'spark://host:7077) and without SPARK_REMOTE. format("kohort") and pipelines of row '
+            "handlers work on Spark Connect"
         )
 
 
@@ -270,8 +282,46 @@ def make_active(spark: SparkSession) -> None:
     Spark looks a sink's format up in the active session, not in that of the DataFrame. A new thread
     has none, nor has one whose connection to the JVM was replaced after an interrupt.
     """
+    if is_connect(spark):  # it passes its session with every call
+        return
     session: Any = spark
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
+@contextmanager
+def scheduler_pools(spark: SparkSession) -> Generator[Callable[[str], None]]:
+    """Gives a function that names the pool of the queries that this thread starts next.
+
+    The local property that a query's jobs get from the thread that starts it is put back at the
+    end. Spark Connect has no pools: there the function does nothing.
+    """
+    if is_connect(spark):
+        yield lambda _: None
+        return
+    context: Any = spark.sparkContext
+    before = context.getLocalProperty(_POOL)
+    try:
+        yield lambda name: context.setLocalProperty(_POOL, name)
+    finally:
+        context.setLocalProperty(_POOL, before)
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once, as far as Spark says."""
+    if not is_connect(spark):
+        return max(1, spark.sparkContext.defaultParallelism)
+    from pyspark.sql.functions import max as greatest
+    from pyspark.sql.functions import spark_partition_id
+
+    # Only a query can ask the server: a range has as many partitions as tasks run at once.
+    last = spark.range(_MANY).select(spark_partition_id().alias("n")).agg(greatest("n"))
+    return int(last.collect()[0][0]) + 1
+
+
+def jvm_pid(spark: SparkSession) -> int | None:
+    """The process of the driver's JVM; None when it is another machine's."""
+    jvm: Any = None if is_connect(spark) else spark.sparkContext._jvm
+    return None if jvm is None else int(jvm.java.lang.ProcessHandle.current().pid())
 
 
 def ensure_java() -> str:

@@ -15,6 +15,7 @@ Rules (spec 6.1, 6.7):
 # pyright: basic
 from __future__ import annotations
 
+import json
 import logging
 import os
 import pickle
@@ -51,7 +52,14 @@ from kohort.errors import ConfigError, DataLossError
 from kohort.spark import arrow
 from kohort.spark.formats import Rows, Typed, parse_schema
 from kohort.spark.offsets import Position, Range, TopicPartition, pack
-from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
+from kohort.spark.options import (
+    LATEST,
+    SourceOptions,
+    options_to_keep,
+    options_to_write,
+    parse_sink,
+    parse_source,
+)
 from kohort.spark.pushdown import Seeks
 from kohort.spark.worker import keep_value, settle_down
 from kohort.spark.worker.closed_pipes import ignore_closed_pipes_of_this_worker
@@ -64,6 +72,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.spark")
 ignore_closed_pipes_of_this_worker()
 NAME = "kohort"
+_KEPT = "kohort.options"
 
 
 class Ranges(InputPartition):
@@ -84,30 +93,38 @@ class KohortDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
         """The JVM connector's columns, without those that were not asked for."""
         options = parsed(self.options)
         decoded = Rows(options.rows) if options.rows else Typed(options.formats)
-        return arrow.ddl(columns(options), arrow.TYPES | decoded.types)
+        names, types = columns(options), arrow.TYPES | decoded.types
+        kept = options_to_keep(self.options)
+        if kept is None:
+            return arrow.ddl(names, types)
+        return keeping(kept, arrow.schema(names, types))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_schema(schema)
-        options = parse_source(self.options, streaming=False)
+        options = parse_source(self._read_options(schema), streaming=False)
         reader = PushingReader if options.push_filters else BatchReader
         return reader(options, typed(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check_schema(schema)
-        options = parse_source(self.options, streaming=True)
+        options = parse_source(self._read_options(schema), streaming=True)
         return StreamReader(options, typed(options, schema))
 
     def _check_schema(self, asked: StructType) -> None:
         """Refuse a schema of the user's: what is read follows from the options."""
-        if asked.names != list(columns(parsed(self.options))):
+        if asked.names != list(columns(parsed(self._read_options(asked)))):
             raise ConfigError(
                 "the schema of format kohort follows from its options: leave .schema(...) out, "
                 "choose columns by the option columns, and give the schema of values as valueSchema"
             )
+
+    def _read_options(self, schema: StructType) -> Mapping[str, str]:
+        """The options of this read: of a table those that it keeps, and what the query adds."""
+        return kept_by(schema) | dict(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -123,7 +140,8 @@ class KohortDataSource(DataSource):
     def _sink(self, schema: StructType) -> RecordSink:
         from kohort.spark.sink import RecordSink, check_types
 
-        sink = RecordSink(parse_sink(self.options), tuple(schema.fieldNames()))
+        options = options_to_write(kept_by(schema)) | dict(self.options)
+        sink = RecordSink(parse_sink(options), tuple(schema.fieldNames()))
         check_types(schema)
         return sink
 
@@ -134,6 +152,23 @@ def parsed(options: Mapping[str, str]) -> SourceOptions:
         return parse_source(options, streaming=True)
     except ConfigError:
         return parse_source(options, streaming=False)
+
+
+def keeping(options: Mapping[str, str], schema: pa.Schema) -> StructType:
+    """The schema of a table; its first column keeps the options."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    made: Any = from_arrow_schema(schema)
+    made.fields[0].metadata = {_KEPT: json.dumps(options)}
+    return made
+
+
+def kept_by(schema: StructType) -> dict[str, str]:
+    """The options that a table's columns keep; none of any other schema."""
+    for each in schema.fields:
+        if _KEPT in each.metadata:
+            return dict(json.loads(each.metadata[_KEPT]))
+    return {}
 
 
 def typed(options: SourceOptions, schema: StructType) -> Typed | Rows | None:

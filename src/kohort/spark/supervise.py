@@ -38,13 +38,28 @@ from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
-from kohort.spark.checkpoint_files import LocalFiles, checkpoint_files, is_url
+from kohort.spark.checkpoint_files import (
+    LOCAL_CHECKPOINTS,
+    LocalFiles,
+    checkpoint_files,
+    is_url,
+)
 from kohort.spark.evolution import Stored
 from kohort.spark.interrupts import quiet_py4j, stopped_by_signals
 from kohort.spark.offsets import TopicPartition
 from kohort.spark.outputs.swapping import check_replays
 from kohort.spark.progress import Accountable, Progress, measure
-from kohort.spark.sessions import check_classic, ensure_java, make_active, register, session
+from kohort.spark.sessions import (
+    check_classic,
+    default_parallelism,
+    ensure_java,
+    jvm_pid,
+    make_active,
+    register,
+    scheduler_pools,
+    session,
+    uses_connect,
+)
 from kohort.spark.stages import Owner, PipelineStages
 
 if TYPE_CHECKING:
@@ -64,7 +79,6 @@ STEADY_S: Final = 60.0
 MIN_RETRY_TRIGGER_MS: Final = 500
 MAX_RETRY_TRIGGER_MS: Final = 60_000
 SOURCE, RETRIES = "source", "retry_topics"
-POOL: Final = "spark.scheduler.pool"
 BATCH_RECORDS: Final = 50_000
 BATCHES: Final = {
     "targetBatchDuration": "2s",
@@ -74,7 +88,6 @@ BATCHES: Final = {
 }
 """Limits of a micro-batch, unless a pipeline sets its own. What Spark itself spends on one, up to a
 second, does not grow with its records."""
-"""The local property that a query's jobs get from the thread that starts it."""
 
 _PASSES = re.compile(
     r"ConnectionFailedError|KafkaTimeoutError|StoreBusyError|Python worker exited unexpectedly"
@@ -143,8 +156,14 @@ class Supervisor:
         """See `Pipeline.run`."""
         pipeline = self._pipeline
         topics = pipeline.topics
-        check_classic(f"pipeline {pipeline.name}", self._spark, self._master)
-        if self._spark is None:
+        connect = uses_connect(self._spark, self._master)
+        if pipeline.graph:
+            check_classic(
+                f"pipeline {pipeline.name}, which has steps of DataFrames,",
+                self._spark,
+                self._master,
+            )
+        if self._spark is None and not connect:
             ensure_java()  # before the store and the topics are touched
         store = pipeline.open_store()
         port = ClusterPort(pipeline.client_config)
@@ -153,13 +172,15 @@ class Supervisor:
             plan_all(
                 who, topics, port.topics()
             )  # a wrong topic is refused before anything is created
-            with CheckpointLock(pipeline.lock_directory) as lock:
+            # With Spark Connect the checkpoint is a place of the server.
+            locks = LOCAL_CHECKPOINTS / pipeline.name if connect else pipeline.lock_directory
+            with CheckpointLock(locks) as lock:
                 self._check_replays(store)
                 pipeline.prepare_store(store)
                 check_waiting(pipeline, store)
                 ensure_topics(who, topics, port, bootstrap=pipeline.servers)
                 spark = self._session()
-                lock.note_jvm(_jvm_pid(spark))
+                lock.note_jvm(jvm_pid(spark))
                 register(spark)
                 if pipeline.graph:
                     self._stages = PipelineStages.of(
@@ -302,19 +323,16 @@ class Supervisor:
         """Start all stages; with available_now the next: it reads what those before it write."""
         assert self._stages is not None, "asked for where there are stages"
         count = 1 if mode == "available_now" else len(self._waiting)
-        pool: Any = spark.sparkContext.getLocalProperty(POOL)
         queries: list[Any] = []
         try:
-            for stage in self._waiting[:count]:
-                name = f"kohort {self._pipeline.name} {stage.name}"
-                spark.sparkContext.setLocalProperty(POOL, name)
-                queries.append(self._stages.start(stage, port, mode))
-                self._await_sources(queries[-1])
+            with scheduler_pools(spark) as use_pool:
+                for stage in self._waiting[:count]:
+                    use_pool(f"kohort {self._pipeline.name} {stage.name}")
+                    queries.append(self._stages.start(stage, port, mode))
+                    self._await_sources(queries[-1])
         except BaseException:  # as above
             _stop(queries)
             raise
-        finally:
-            spark.sparkContext.setLocalProperty(POOL, pool)
         del self._waiting[:count]
         return queries
 
@@ -343,39 +361,37 @@ class Supervisor:
             (SOURCE, {}, list(read), pipeline.trigger_ms),
             (RETRIES, delays, list(delays), self._retry_trigger_ms(delays)),
         ]
+        files = checkpoint_files(pipeline.checkpoint, spark)
         queries: list[Any] = []
-        pool: Any = spark.sparkContext.getLocalProperty(POOL)
         try:
-            for label, retry_delays, topics, trigger_ms in plan:
-                files = checkpoint_files(pipeline.checkpoint, spark)
-                if begin_anew_for_other_topics(files, label, topics):
-                    log.info(
-                        "pipeline %s reads other topics than before: its %s query starts again at "
-                        "the store's fences",
-                        pipeline.name,
-                        label,
+            with scheduler_pools(spark) as use_pool:
+                for label, retry_delays, topics, trigger_ms in plan:
+                    if begin_anew_for_other_topics(files, label, topics):
+                        log.info(
+                            "pipeline %s reads other topics than before: its %s query starts again "
+                            "at the store's fences",
+                            pipeline.name,
+                            label,
+                        )
+                    options = self._options(spark, store, topics, retry_delays)
+                    options["rangeMarkers"] = "true"
+                    reader = spark.readStream.format("kohort").options(**options).load()
+                    writer = (
+                        reader.writeStream.format(sink)
+                        .queryName(f"{pipeline.name} {label}")
+                        .option("checkpointLocation", files.location(label))
                     )
-                options = self._options(spark, store, topics, retry_delays)
-                options["rangeMarkers"] = "true"
-                reader = spark.readStream.format("kohort").options(**options).load()
-                writer = (
-                    reader.writeStream.format(sink)
-                    .queryName(f"{pipeline.name} {label}")
-                    .option("checkpointLocation", files.location(label))
-                )
-                if mode == "available_now":
-                    writer = writer.trigger(availableNow=True)
-                else:
-                    writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
-                # Pools share the cores: a retry that is due does not queue behind source batches.
-                spark.sparkContext.setLocalProperty(POOL, f"kohort {pipeline.name} {label}")
-                queries.append(writer.start())
-                self._await_sources(queries[-1])
+                    if mode == "available_now":
+                        writer = writer.trigger(availableNow=True)
+                    else:
+                        writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
+                    # Pools share the cores: a retry that is due does not queue behind sources.
+                    use_pool(f"kohort {pipeline.name} {label}")
+                    queries.append(writer.start())
+                    self._await_sources(queries[-1])
         except BaseException:  # stop what was started after any error
             _stop(queries)
             raise
-        finally:
-            spark.sparkContext.setLocalProperty(POOL, pool)
         return queries
 
     def _options(
@@ -391,7 +407,7 @@ class Supervisor:
             "subscribe": ",".join(topics),
             "startingOffsets": json.dumps(starting),
             "group.id": pipeline.group,
-            "minPartitions": str(max(1, spark.sparkContext.defaultParallelism)),
+            "minPartitions": str(default_parallelism(spark)),
             "clockSkewMs": str(pipeline.skew_ms),
         }
         if pipeline.max_offsets_per_trigger is None:
@@ -577,10 +593,3 @@ def last_line(text: str) -> str:
 
 def _is_code(name: str) -> bool:
     return name in ErrorCode.__members__
-
-
-def _jvm_pid(spark: SparkSession) -> int | None:
-    jvm: Any = spark.sparkContext._jvm
-    if jvm is None:
-        return None
-    return int(jvm.java.lang.ProcessHandle.current().pid())
