@@ -290,6 +290,11 @@ SYSTEM: Final = Section(
         "SY16": "a redrive sends each dead letter that was there when it began once, and no other",
         "SY17": "a topic that is created again begins empty: no record and no committed offset of "
         "the one before it is there",
+        "SY18": "committed offsets are linearizable: a commit takes effect whole, at one moment "
+        "between its request and its answer (a transaction's between EndTxn and its answer; one "
+        "without an answer at any later moment, or never), and a fetch shows what counts at such a "
+        "moment; a commit that was refused, or that a newer generation has fenced, never takes "
+        "effect",
     },
 )
 

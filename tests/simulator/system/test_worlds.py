@@ -24,7 +24,9 @@ from kohort.simulator.system.history import (
     Attempt,
     Fate,
     History,
+    Kind,
     Look,
+    Operation,
     Read,
     Round,
     Seen,
@@ -242,6 +244,12 @@ def broken_promises() -> dict[str, tuple[History, Final]]:
             _window(Window(0, 0), Stored(0, None, b"x")),
         ),
         "SY16": (History(), _redriven(sent=(mended("r-0", b"x"),) * 2)),
+        "SY18": (
+            History(
+                operations=[Operation("r/1", "g", Kind.COMMIT, {P0: 5}, 1, 1, 2, 2, Fate.DONE)]
+            ),
+            replace(_final(x), groups={"g": {P0: None}}),
+        ),
         "SY17": (_remade(Sent("a/1", 0, PLACE, b"x", None, None, Fate.DONE, 0, 1, 2)), _found(x)),
     }
 
@@ -421,12 +429,14 @@ def test_logs_start_later_and_later_under_their_readers() -> None:
 
 def test_the_rest_of_a_plan_does_not_depend_on_retention() -> None:
     """Seeds that mutants name keep their plans."""
-    retained, later = {"fill", "trail", "trim"}, {"fill", "trail", "trim", "redrive"}
+    retained, later = {"fill", "trail", "trim"}, {"fill", "trail", "trim", "redrive", "watch"}
     plans = [plan_of(seed) for seed in range(60)]
     drawn = [plan for plan in plans if retained & dict(plan.programs).keys()]
     assert 10 < len(drawn) < 40
     assert all(dict(plan.programs).keys() >= {"fill", "trail"} for plan in drawn)
     assert all(dict(plan.programs).keys() - later for plan in plans)
+    watched = [plan for plan in plans if "watch" in dict(plan.programs)]
+    assert 10 < len(watched) < 50
     redriving = [dict(plan.programs) for plan in plans if "redrive" in dict(plan.programs)]
     assert 5 < len(redriving) < 30
     assert all("handle" in programs for programs in redriving)

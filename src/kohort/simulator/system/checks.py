@@ -14,7 +14,7 @@ SY10 When faults have ended, every program comes to its end.
 SY11 An app handles each input until it succeeds, or dead-letters it; nothing else is dead-lettered.
 SY12 No retry begins before its delay has passed.
 SY13 With a store, each input is in it exactly once, or in its ledger as failed.
-SY14, SY15: `retention_checks`; SY16: `redrives`; SY17: `remade_checks`.
+SY14, SY15: `retention_checks`; SY16: `redrives`; SY17: `remade_checks`; SY18: `model`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kohort.client.common.types import TopicPartition
 from kohort.simulator.checks.violation import Violation
 from kohort.simulator.system.apps import BOOKERS, DELAYS_MS, HANDLERS, is_dead
 from kohort.simulator.system.history import Fate, History, Sent
+from kohort.simulator.system.model import check_offsets
 from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, READERS, TABLE
 from kohort.simulator.system.redrives import Redriven, check_redrives
 from kohort.simulator.system.remade import PLACE, REMADE
@@ -77,6 +78,10 @@ class Final:
     lost_power: bool = False
     redriven: Redriven = field(default_factory=lambda: Redriven())
     at_ms: int = 0
+    groups: Mapping[str, Mapping[TopicPartition, int | None]] = field(
+        default_factory=dict[str, Mapping[TopicPartition, int | None]]
+    )
+    """What each group has committed."""
 
 
 def check(history: History, final: Final) -> None:
@@ -95,6 +100,7 @@ def check(history: History, final: Final) -> None:
     check_retention(history, final.windows, lost_power=final.lost_power)
     stored = {r.offset: r.value or b"" for r in final.everything.get(PLACE, ())}
     check_remade(history, stored, final.at_ms)
+    check_offsets(history, final.groups)
 
 
 def _places(logs: Logs) -> dict[bytes, list[tuple[TopicPartition, int]]]:

@@ -145,6 +145,45 @@ class Attempt:
     succeeded: bool
 
 
+class Kind(StrEnum):
+    """What an operation does with the committed offsets of a group."""
+
+    COMMIT = "commit"
+    TRANSACTION = "transaction"
+    """A commit that counts with its transaction."""
+    DELETE = "delete"
+    """A topic is deleted, and its committed offsets with it."""
+    FETCH = "fetch"
+
+
+@dataclass
+class Operation:
+    """One request about the committed offsets of a group, as its client's connection saw it.
+
+    Args:
+        who: program and life.
+        group: the group.
+        kind: what was asked for.
+        offsets: what was committed, or fetched; None: no offset is committed.
+        asked, done: its places among all requests and answers; None: no answer that decides.
+        asked_ms, done_ms: the same by the world's clock.
+        fate: whether it was answered, and how; a fetch is DONE.
+        member, epoch: who commits as which member, in which generation (epoch).
+    """
+
+    who: str
+    group: str
+    kind: Kind
+    offsets: dict[TopicPartition, int | None]
+    asked: int
+    asked_ms: int = -1
+    done: int | None = None
+    done_ms: int = -1
+    fate: Fate = Fate.UNKNOWN
+    member: str = ""
+    epoch: int = -1
+
+
 @dataclass
 class History:
     """Everything that happened, in order."""
@@ -176,6 +215,11 @@ class History:
         default_factory=list[tuple[str, TopicPartition, int, int]]
     )
     """Program, partition, the offset asked for, and a lower one in the answer."""
+
+    operations: list[Operation] = field(default_factory=list[Operation])
+    stable: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    """Group, generation, and the place among all requests and answers from which on a member knew
+    that all of its members were in it; of groups of the classic protocol."""
 
     rounds: list[Round] = field(default_factory=list[Round])
     looks: list[Look] = field(default_factory=list[Look])

@@ -22,6 +22,7 @@ from kohort.simulator.schedule import Random, Schedule
 
 if TYPE_CHECKING:
     from kohort.net.connection import ClientTls
+    from kohort.simulator.system.recorder import Recorder
 
 Bytes = bytes | bytearray | memoryview
 _OFFSET_COMMIT = (8).to_bytes(2, "big")
@@ -46,10 +47,20 @@ class Listener:
 class End(Connection):
     """One end of a connection, with the face of `kohort.net.Connection`."""
 
-    __slots__ = ("_network", "_paused", "_waiting", "due_ms", "handler", "machine", "other")
+    __slots__ = (
+        "_network",
+        "_paused",
+        "_waiting",
+        "due_ms",
+        "handler",
+        "is_clients",
+        "machine",
+        "other",
+    )
 
     def __init__(self, network: Network, machine: Machine, peer: str, number: int) -> None:
         self._network = network
+        self.is_clients = False
         self.machine = machine
         self.peer = peer
         self.id = number
@@ -95,6 +106,8 @@ class End(Connection):
         """A frame from the other side."""
         if self.is_closed:
             return
+        if self.is_clients and self._network.recorder is not None:
+            self._network.recorder.received(self.id, frame)
         self._waiting.append(frame)
         self._take_waiting()
 
@@ -118,6 +131,7 @@ class Network:
         self.schedule = schedule
         self.chance: Random = schedule.split("network")
         self.latency_ms: tuple[int, int] = (0, 3)
+        self.recorder: Recorder | None = None
         self.listeners: dict[int, Listener] = {}
         self._blocks: dict[tuple[str, int], int] = {}
         """(client, port) to the end of the block between them."""
@@ -135,6 +149,7 @@ class Network:
         number, now_ms = self._count, self.schedule.now_ms
         client = End(self, machine, f"node:{port}", number)
         client.handler = handler
+        client.is_clients = True
         due_ms = self._arrival(machine.name, port, now_ms)
         if due_ms > now_ms + timeout_ms:
             self.schedule.at(now_ms + timeout_ms, machine.run, client.lost, ("no answer",))
@@ -178,6 +193,8 @@ class Network:
         if entry is None:
             return
         client, _, port = entry
+        if sender is client and self.recorder is not None:
+            self.recorder.sent(client.id, client.machine.name, frame)
         arrival_ms = self._arrival(client.machine.name, port, self.schedule.now_ms)
         receiver.due_ms = max(receiver.due_ms, arrival_ms)
         if sender is client and frame[:2] == _OFFSET_COMMIT:

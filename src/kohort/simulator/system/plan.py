@@ -38,6 +38,7 @@ PROGRAMS: Final = (
     "refill",
     "span",
     "look",
+    "watch",
 )
 
 READ_INPUT: Final = frozenset({"move", "read", "handle", "book"})
@@ -126,6 +127,7 @@ def plan_of(seed: int) -> SystemPlan:
             *((p, chance.choice((1, 1, 2, 3))) for p in chosen),
             *_retained(seed),
             *_remade(seed),
+            *(_watched(seed) if READ_INPUT.intersection(chosen) else ()),
             *(_redrives(seed) if "handle" in chosen else ()),
         ),
         tuple(faults),
@@ -155,6 +157,12 @@ def _remade(seed: int) -> tuple[tuple[str, int], ...]:
         return ()
     spans = (("span", 1),) if chance.random() < 0.5 else ()
     return (("remake", 1), ("refill", chance.choice((1, 2))), ("look", 1), *spans)
+
+
+def _watched(seed: int) -> tuple[tuple[str, int], ...]:
+    """Who asks for committed offsets, drawn by itself too."""
+    chance = Random(f"watch/{seed}")
+    return (("watch", chance.choice((1, 2))),) if chance.random() < 0.5 else ()
 
 
 def _redrives(seed: int) -> tuple[tuple[str, int], ...]:

@@ -262,7 +262,33 @@ async def read(life: Life) -> None:
                     life.history.committed(READERS, place, offset)
 
 
-PROGRAMS = {"load": load, "update": update, "transact": transact, "move": move, "read": read}
+async def watch(life: Life) -> None:
+    """Ask for the committed offsets of all groups; `Recorder` notes the answers."""
+    places = {
+        READERS: [INPUT, LEDGER],
+        **{group: [INPUT] for group in (MOVERS, "handlers", "bookers")},
+    }
+    while not life.finishing():
+        group = life.chance.choice(sorted(places))
+        asked = [
+            TopicPartition(topic, index)
+            for topic in places[group]
+            for index in range(life.partitions[topic])
+        ]
+        async with life.consumer(group_id=group, enable_auto_commit=False) as consumer:
+            for _ in range(life.chance.randint(1, 12)):
+                await consumer.committed(asked)
+                await life.pause(120)
+
+
+PROGRAMS = {
+    "load": load,
+    "update": update,
+    "transact": transact,
+    "move": move,
+    "read": read,
+    "watch": watch,
+}
 """By the word that a plan uses."""
 ENDLESS = {"move", "read", "handle", "book", "trail"}
 """They run until the world has seen enough; the others end when they are asked to finish."""

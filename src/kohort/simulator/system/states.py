@@ -1,10 +1,13 @@
-"""Which states of the coordinators a run has reached, for the report of coverage."""
+"""What the coordinators of a simulated system hold: their states, and what is committed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
+from kohort.client.common.types import TopicPartition
 from kohort.group.coordinator.state.classic_table import GroupState
+from kohort.simulator.system.history import Operation
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.views import group_ids, look_at
 from kohort.transactions.states import TransactionState
@@ -33,3 +36,27 @@ def all_states() -> set[str]:
     """Every state that a run could reach."""
     groups = {f"group {state.value}" for state in GroupState}
     return groups | {f"transaction {state.value}" for state in TransactionState}
+
+
+def last_offsets(
+    broker: BrokerProcess, operations: Iterable[Operation]
+) -> dict[str, dict[TopicPartition, int | None]]:
+    """What each group has committed of the partitions that its clients asked about; without those
+    of which a transaction is open."""
+    places: dict[str, set[TopicPartition]] = defaultdict(set)
+    for one in operations:
+        places[one.group].update(one.offsets)
+    found: dict[str, dict[TopicPartition, int | None]] = {}
+    for node in broker.nodes:
+        for host in node.groups.hosts():
+            for group in places if host.loaded else ():
+                if not group or host.partition is not node.groups.partition_of(group):
+                    continue
+                durable = host.shard.durable
+                kept = durable.offsets.get(group, {})
+                found[group] = {
+                    place: kept[place].offset if place in kept else None
+                    for place in sorted(places[group])
+                    if not durable.is_pending(group, place)
+                }
+    return found

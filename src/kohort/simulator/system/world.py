@@ -57,6 +57,7 @@ from kohort.simulator.system.programs import (
     TABLE,
     Life,
 )
+from kohort.simulator.system.recorder import Recorder
 from kohort.simulator.system.redrives import Redriven, is_mended, redrive
 from kohort.simulator.system.remade import REMADE, look, refill, remake, span
 from kohort.simulator.system.retained import (
@@ -69,7 +70,7 @@ from kohort.simulator.system.retained import (
     trail,
     trim,
 )
-from kohort.simulator.system.states import coordinator_states
+from kohort.simulator.system.states import coordinator_states, last_offsets
 from kohort.simulator.system.sync_process import SyncProcess
 from kohort.wire.messages.create_topics_request import (
     CreatableTopic,
@@ -216,6 +217,8 @@ class SystemWorld:
         self.chance = self.schedule.split("system")
         self.network = Network(self.schedule)
         self.history = History()
+        self.final: Final | None = None
+        """What was left at the end; None: the run has not come to it."""
         self.story: list[str] = []
         self.reached: Counter[str] = Counter()
         self.finishing = False
@@ -231,6 +234,13 @@ class SystemWorld:
         self._kinds = {kind for kind, _ in plan.programs}
         topics = (INPUT, OUTPUT, LEDGER, TABLE, *((WINDOW,) if self._kinds & _RETAINED else ()))
         self.partitions: dict[str, int] = dict.fromkeys(topics, plan.partitions)
+        self.network.recorder = Recorder(
+            self.history,
+            lambda: self.schedule.now_ms,
+            self._topic_name,
+            lambda topic: self.partitions.get(topic, 1),
+            notes_generations=plan.protocol == "classic",
+        )
         if self._kinds & _REMADE:
             self.partitions[REMADE] = 1
         self.programs = [
@@ -239,6 +249,10 @@ class SystemWorld:
             for number in range(1, count + 1)
         ]
         self.faults = Faults(self)
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.broker.state.topics.by_id(topic_id)
+        return None if topic is None else topic.name
 
     def _options(self, kind: str, number: int) -> dict[str, Any]:
         protocol = self.plan.protocol
@@ -280,8 +294,8 @@ class SystemWorld:
         """Run to the end; the outcome names the first promise that was broken."""
         try:
             self._work()
-            final = self._come_to_rest()
-            check(self.history, final)
+            self.final = self._come_to_rest()
+            check(self.history, self.final)
         except Violation as violation:
             return self._outcome(violation.code, str(violation))
         except Exception as error:  # any error of the broker in its loop is a finding
@@ -521,6 +535,7 @@ class SystemWorld:
             lost_power,
             redriven,
             self.schedule.now_ms,
+            last_offsets(self.broker, self.history.operations),
         )
 
     def _dead_letters(self, group: str) -> frozenset[bytes]:
