@@ -10,7 +10,8 @@ workers). Parts, each by its name, all without one:
     json        six fields of JSON: sum by key (theirs: from_json)
     avro        the same of Avro in a registry's format (theirs: strip five bytes, from_avro)
     small       micro-batches of ten rows, Spark's triggerExecution
-    partitions  the same records in 1 and 500 partitions, and in 10 topics
+    flat        ours alone, in turns: the same records in 1, 8 and 500 partitions, and in 10 topics
+    partitions  the same beside the connector, which takes minutes for 500 partitions
 
 Jars come from Maven Central; without them the peer's column is left out.
 
@@ -77,17 +78,7 @@ class Bench:
     def compare(self, what: str, ours: Action, theirs: Action | None, rows: int = ROWS) -> None:
         """Run both in turns and print a line."""
         sides = {"ours": ours} | ({"theirs": theirs} if theirs and self.peer else {})
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-        for _ in range(WARM_UPS + RUNS):
-            for name, action in sides.items():
-                taken[name].append(timed(action))
-        seconds, cpu = (
-            {
-                name: statistics.median(run[part] for run in runs[WARM_UPS:])
-                for name, runs in taken.items()
-            }
-            for part in (0, 1)
-        )
+        seconds, cpu = in_turns(sides)
         million = rows / 1e6
         line = f"{what:26} ours {seconds['ours']:6.2f} s {cpu['ours'] / million:6.2f} CPU-s/M"
         if "theirs" in seconds:
@@ -114,6 +105,19 @@ class Bench:
 
     def directory(self) -> str:
         return tempfile.mkdtemp(dir=self.work)
+
+
+def in_turns(sides: dict[str, Action]) -> tuple[dict[str, float], dict[str, float]]:
+    """Medians of seconds and of CPU seconds of each."""
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for _ in range(WARM_UPS + RUNS):
+        for name, action in sides.items():
+            taken[name].append(timed(action))
+    seconds, cpu = (
+        {n: statistics.median(run[part] for run in runs[WARM_UPS:]) for n, runs in taken.items()}
+        for part in (0, 1)
+    )
+    return seconds, cpu
 
 
 def timed(action: Action) -> tuple[float, float]:
@@ -301,14 +305,33 @@ def small(bench: Bench) -> None:
     )
 
 
-def partitions(bench: Bench) -> None:
+def spread(bench: Bench) -> dict[str, str]:
+    """The same records in topics of several shapes: what each is, and its topics."""
     values = [b"%0100d" % n for n in range(1_000)]
-    bench.fill("one", values, parts=1)
-    bench.fill("many", values, parts=500)
+    for count in (1, PARTITIONS, 500):
+        bench.fill(f"of-{count}", values, parts=count)
     for n in range(10):
         bench.fill(f"of-ten-{n}", values, rows=ROWS // 10, parts=PARTITIONS)
-    ten = ",".join(f"of-ten-{n}" for n in range(10))
-    for what, topics in (("1 partition", "one"), ("500 partitions", "many"), ("10 topics", ten)):
+    return {
+        "1 partition": "of-1",
+        f"{PARTITIONS} partitions": f"of-{PARTITIONS}",
+        "500 partitions": "of-500",
+        "10 topics": ",".join(f"of-ten-{n}" for n in range(10)),
+    }
+
+
+def flat(bench: Bench) -> None:
+    sides: dict[str, Action] = {
+        what: lambda topics=topics: noop(bench.read("kohort", topics))
+        for what, topics in spread(bench).items()
+    }
+    seconds, cpu = in_turns(sides)
+    for what in sides:
+        print(f"batch, {what:19} ours {seconds[what]:6.2f} s {cpu[what] / ROWS * 1e6:6.2f} CPU-s/M")
+
+
+def partitions(bench: Bench) -> None:
+    for what, topics in spread(bench).items():
         bench.compare(
             f"batch, {what}",
             lambda topics=topics: noop(bench.read("kohort", topics)),
@@ -323,6 +346,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "json": json,
     "avro": avro,
     "small": small,
+    "flat": flat,
     "partitions": partitions,
 }
 

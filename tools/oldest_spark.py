@@ -19,6 +19,7 @@ HOME = ROOT / "build" / f"pyspark-{OLDEST}"
 CORE = (
     "tests/spark/test_source.py",
     "tests/spark/test_sink.py",
+    "tests/spark/test_sql_tables.py",
     "tests/spark/test_pipeline.py",
     "tests/spark/test_health.py",
     "tests/spark/outputs/test_outputs.py",
