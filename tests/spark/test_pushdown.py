@@ -136,3 +136,13 @@ def test_a_view_of_sql_seeks_by_its_predicates(
     finally:
         spark.sql(f"DROP VIEW IF EXISTS {name}")
         spark.conf.unset(setting)
+
+
+@pytest.mark.spark
+def test_spark_pushes_predicates_and_nothing_else(spark: SparkSession) -> None:
+    """`count(*)`, limits and columns: docs/spark.md says that Spark does not push them (yet)."""
+    jvm: Any = spark._jvm
+    package = "org.apache.spark.sql.execution.datasources.v2.python"
+    builder = jvm.java.lang.Class.forName(f"{package}.PythonScanBuilder")
+    offered = {each.getSimpleName() for each in builder.getInterfaces()}
+    assert offered == {"SupportsPushDownFilters"}, "use what is new, and mend docs/spark.md"
