@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import random
 import threading
 import time
@@ -19,6 +20,7 @@ from kohort.client.producer.producer import AsyncProducer, Producer
 from kohort.errors import (
     BrokerError,
     ClosedError,
+    ConnectionFailedError,
     DeliveryFailedError,
     ForkedError,
     KafkaTimeoutError,
@@ -535,6 +537,42 @@ def test_a_choice_looks_at_few_of_many_partitions():
     for _ in range(100):
         sticky.move_on(sticky.partition, lambda p: looked.append(p) or p % 2, 1)
     assert len(looked) < 200
+
+
+def test_what_waits_for_a_connection_lets_an_older_batch_of_its_partition_pass(
+    producer, topic, monkeypatch
+):
+    """Spec P2; found by seed 20000443. The first came back from a connection that failed while
+    the second was in line for the next one: it left first, for a broker that knew neither.
+    """
+    p = producer(linger_ms=0)
+    cluster, waiting = p._core._cluster, queue.Queue()
+    p.send("t", b"0", partition=1).result(PATIENCE_S)
+    send = cluster.request
+
+    def hold(node_id, request, done, **options):
+        if options.get("kind") == "produce":
+            waiting.put((request, done))
+        else:
+            send(node_id, request, done, **options)
+
+    monkeypatch.setattr(cluster, "request", hold)
+    sent = [p.send("t", b"1", partition=1)]
+    _, first_done = waiting.get(timeout=PATIENCE_S)
+    sent.append(p.send("t", b"2", partition=1))
+    second, _ = waiting.get(timeout=PATIENCE_S)
+    left = queue.Queue()
+
+    def connect() -> None:
+        monkeypatch.setattr(cluster, "request", send)
+        first_done(ConnectionFailedError("refused"))
+        left.put(second.build(9))
+
+    p._core._loop.call_soon_threadsafe(connect)
+    assert left.get(timeout=PATIENCE_S) is None, "the second overtakes the first"
+    for future in sent:
+        future.result(PATIENCE_S)
+    assert topic.values(1) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -581,3 +581,23 @@ def test_a_leader_epoch_outlives_an_orderly_stop() -> None:
     faults = ("broker_stop", "power_cut")
     outcome = run(SystemPlan(40, programs, faults, 8, 3_000, 1, 1, "classic", "fsync"))
     assert not outcome.failed, outcome.what
+
+
+def test_a_request_that_waits_for_a_connection_overtakes_nothing() -> None:
+    """Two batches came back from a connection that failed, while the third of their partition was
+    in line for the next one. It was stored first, since the broker knew nothing of the producer."""
+    programs = (("load", 3), ("book", 1), ("fill", 1), ("trail", 2))
+    faults = ("node_stop", "broker_kill", "block", "slow_disk", "full_disk", "disk_error")
+    plan = SystemPlan(
+        20000443,
+        programs,
+        (*faults, "client_twin", "wall_jump"),
+        fault_count=3,
+        work_ms=4_000,
+        nodes=1,
+        partitions=4,
+        protocol="mixed",
+        durability="fsync",
+    )
+    outcome = run(plan)
+    assert not outcome.failed, outcome.what

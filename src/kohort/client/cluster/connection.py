@@ -389,6 +389,8 @@ class Peer:
             try:
                 version = pick(request.api, self.ranges, self.name, request.at_most)
                 message = request.build(version)
+                if message is None:
+                    continue
                 correlation_id = pipeline.sent(request, version)
                 frame = encode_request(message, version, correlation_id, self._config.client_id)
                 request.sent_ms, request.sent_bytes = self._loop.now_ms(), sum(map(len, frame))

@@ -20,15 +20,16 @@ from kohort.wire import Message
 Done = Callable[[Message | KohortError], object]
 """Called once with the answer or the error, on the network thread."""
 
-Build = Callable[[int], Message]
-"""Makes the request for the version that was picked."""
+Build = Callable[[int], Message | None]
+"""Makes the request for the version that was picked, as it leaves; None when there is nothing to
+send any more. Then `done` is not called."""
 
 WAITING_MAX: Final = 20_000
 _ID_MAX: Final = 2**31 - 1
 
 
 class PendingRequest:
-    """A request on its way; `done` is called exactly once."""
+    """A request on its way; `done` is called exactly once, unless `build` makes nothing of it."""
 
     __slots__ = (
         "answer",

@@ -425,28 +425,42 @@ class ProducerCore:
             self._loop.call_soon(self._answered, plan, error)
             return
         tx = self.transactional
+        self._cluster.request(
+            plan.node_id,
+            Versioned(
+                ProduceRequest, lambda _: self._leaving(plan), at_most=tx and tx.produce_at_most
+            ),
+            lambda answer: self._answered(plan, answer),
+            timeout_ms=self._wait_ms(plan),
+            kind="produce",
+            answered=int(self.config.acks) != 0,
+        )
+
+    def _leaving(self, plan: ProducePlan) -> ProduceRequest | None:
+        """The request as it leaves, which may be long after its turn: a connection may have to be
+        opened first. None: by now all of its batches wait behind others of their partitions.
+        """
         now_ms = self._loop.now_ms()
         with self.lock:
             if self._sender.hold_back(plan, now_ms):
                 self._wake()
         if not plan.batches:
-            return
-        wait_ms = max(1, min(self.config.request_timeout_ms, plan.deadline_ms - now_ms))
-        acks = int(self.config.acks)
-        request = produce_request(
-            plan.batches, self._cluster.metadata, acks, wait_ms, tx and tx.transactional_id
-        )
+            return None
+        tx = self.transactional
         fresh = tuple(now_ms - b.created_ms for b in plan.batches if b.attempts == 1)
         records = sum(batch.count for batch in plan.batches)
         self.events.emit(ProduceSent(plan.node_id, records, fresh))
-        self._cluster.request(
-            plan.node_id,
-            Versioned(ProduceRequest, lambda _: request, at_most=tx and tx.produce_at_most),
-            lambda answer: self._answered(plan, answer),
-            timeout_ms=wait_ms,
-            kind="produce",
-            answered=acks != 0,
+        return produce_request(
+            plan.batches,
+            self._cluster.metadata,
+            int(self.config.acks),
+            self._wait_ms(plan),
+            tx and tx.transactional_id,
         )
+
+    def _wait_ms(self, plan: ProducePlan) -> int:
+        """How long its answer may take."""
+        return max(1, min(self.config.request_timeout_ms, plan.deadline_ms - self._loop.now_ms()))
 
     def _answered(self, plan: ProducePlan, answer: Message | KohortError) -> None:
         now_ms = self._loop.now_ms()
