@@ -92,14 +92,14 @@ def system(
         protocol=protocol,
         durability=durability,
     )
+    run_one = partial(run_seed, overrides=overrides)
     if seed is not None:
-        results: Iterable[Outcome] = [run_seed(seed, overrides)]
+        results: Iterable[Outcome] = map(run_one, [seed])
     else:
         count = DEFAULT_SEEDS if seeds is None else seeds
         numbers = range(first, first + count) if minutes is None else itertools.count(first)
         until_s = None if minutes is None else time.monotonic() + 60 * minutes
         quiet = partial(logging.disable, logging.CRITICAL)
-        run_one = partial(run_seed, overrides=overrides)
         results = outcomes(numbers, run_one, jobs, until_s, quiet)
     tally, reached = Tally(), Counter[str]()
     for outcome in results:

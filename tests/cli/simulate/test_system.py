@@ -1,0 +1,46 @@
+"""`kohort simulate system`: exit codes, and what it prints of a run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kohort.cli.common.root import invoke
+from kohort.cli.simulate.commands import simulate
+from kohort.simulator.system import checks
+
+SMALL = ["system", "--programs", "load:1", "--faults", "none", "--work-ms", "500"]
+
+
+def test_one_seed_is_counted_with_the_time_that_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The clock began behind the run: 30,000 seeds a second."""
+    assert invoke(simulate, [*SMALL, "--seed", "5", "--coverage"]) == 0
+    printed = capsys.readouterr()
+    assert "not reached: fault block" in printed.out
+    rate = re.search(r"1 seeds, 0 failed; ([\d.]+) seeds/s", printed.err)
+    assert rate
+    assert float(rate[1]) < 1_000
+
+
+def test_a_broken_promise_is_an_exit_code_and_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise checks.Violation("SY1", "planted")
+
+    monkeypatch.setattr("kohort.simulator.system.world.check", broken)
+    assert invoke(simulate, [*SMALL, "--seeds", "3", "--keep-going", "--no-shrink"]) == 3
+    printed = capsys.readouterr()
+    assert printed.out.count("BROKEN SY1 planted") == 3
+    assert "again with: kohort simulate system --seed 2" in printed.out
+
+
+@pytest.mark.parametrize("wrong", [("--programs", "paint:1"), ("--faults", "rain")])
+def test_an_unknown_word_is_refused(
+    wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(simulate, ["system", "--seed", "1", *wrong]) == 2
+    assert wrong[1].split(":")[0] in capsys.readouterr().err
