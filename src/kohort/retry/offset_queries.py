@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from kohort.errors import UnsupportedVersionError
 from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, NeedScan, Question
 
 TopicPartition = tuple[str, int]
@@ -91,13 +92,13 @@ def _settle(
     at = question.partition
     outcome = gate.answer(question, answer, now_ms)
     if isinstance(outcome, NeedProof):
-        best = port.max_timestamp([at])[at]
+        best = _proof(port, at)
         answer = Answer(
             answer.latest,
             answer.by_time_offset,
             answer.by_time_ms,
-            best.offset,
-            best.timestamp_ms,
+            answer.latest if best is None else best.offset,
+            None if best is None else best.timestamp_ms,
             log_start=answer.log_start,
         )
         outcome = gate.answer(question, answer, now_ms)
@@ -114,3 +115,11 @@ def _settle(
             answer.log_start,
         )
         gate.answer(question, answer, now_ms)
+
+
+def _proof(port: OffsetPort, at: TopicPartition) -> Stamped | None:
+    """The record with the largest timestamp; None from brokers that do not know which it is."""
+    try:
+        return port.max_timestamp([at])[at]
+    except UnsupportedVersionError:  # before Kafka 3.0
+        return None

@@ -13,7 +13,9 @@ from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.exchange import Exchange
 from kohort.client.consumer.plan.commit_queue import CommitSend, Identity
 from kohort.client.consumer.plan.fetch_planner import FetchOrder, FetchPart
+from kohort.client.consumer.plan.offset_lookups import QuerySend
 from kohort.client.consumer.plan.positions import Stamp
+from kohort.errors import UnsupportedVersionError
 from kohort.wire.messages.offset_commit_response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -78,3 +80,17 @@ def test_a_commit_outlives_its_topic_in_metadata() -> None:
     part = OffsetCommitResponsePartition(partition_index=0, error_code=0)
     done(OffsetCommitResponse(topics=[OffsetCommitResponseTopic(topic_id=ID, partitions=[part])]))
     assert answers.codes == {tp: 0}
+
+
+@pytest.mark.parametrize(("sentinel", "since"), [(-3, 7), (-4, 8), (-5, 9)])
+def test_an_offset_by_a_name_that_the_broker_does_not_know_is_refused(
+    sentinel: int, since: int
+) -> None:
+    """KIP-734: a broker before 3.0 takes -3 for a time, and answers with its first record."""
+    cluster = Cluster()
+    exchange = Exchange(ConsumerConfig(), fake(cluster))
+    exchange.ask_offsets(QuerySend(1, 1, {TopicPartition("orders", 0): sentinel}))
+    [(versioned, _)] = cluster.asked
+    with pytest.raises(UnsupportedVersionError, match=f"needs {since}"):
+        versioned.build(since - 1)
+    assert versioned.build(since).topics[0].partitions[0].timestamp == sentinel

@@ -31,6 +31,7 @@ from kohort.client.admin.types import (
 from kohort.client.admin.users import AdminUsers
 from kohort.client.cluster.client import ANY, Versioned
 from kohort.client.common import arguments as arguments
+from kohort.client.common.offset_reset import require_version
 from kohort.client.common.types import ByPartition, OffsetAndTimestamp, TopicPartition
 from kohort.errors import (
     BrokerError,
@@ -96,8 +97,6 @@ _TIMESTAMPS: Final = {
     "earliest_local": -4,
     "latest_tiered": -5,
 }
-_FIRST_VERSION: Final = {-3: 7, -4: 8, -5: 9}
-"""Of ListOffsets: KIP-734, KIP-405, KIP-1005."""
 
 
 class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
@@ -509,20 +508,14 @@ def _list_offsets(
     timeout_ms: int,
 ) -> Versioned:
     topics: dict[str, ListOffsetsTopic] = {}
-    needed = 0
     for tp in tps:
-        needed = max(needed, _FIRST_VERSION.get(times[tp], 0))
         topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic))
         topic.partitions.append(
             ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp])
         )
 
     def build(version: int) -> Message:
-        if version < needed:
-            raise UnsupportedVersionError(
-                f"the broker serves ListOffsets up to version {version}; an offset by this name "
-                f"needs {needed}"
-            )
+        require_version(version, times.values())
         request = ListOffsetsRequest(
             replica_id=-1, isolation_level=isolation_level, topics=list(topics.values())
         )

@@ -7,19 +7,33 @@ Kafka writes it (`P3D`, `PT1H`) or our own short form (`3d`, `1h30m`).
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from kohort.config import parse_duration_ms
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, UnsupportedVersionError
 from kohort.setting_keys import nearest
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 BY_DURATION = -1_000
+FIRST_VERSION: Final = {MAX_TIMESTAMP: 7, -4: 8, -5: 9}
+"""Of ListOffsets, for offsets by name: KIP-734, KIP-405, KIP-1005. A broker before them takes the
+name for a time."""
 
 _NAMED: dict[str, int | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 _ISO = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+
+
+def require_version(version: int, names: Iterable[int]) -> None:
+    """Raises UnsupportedVersionError where ListOffsets of a version lacks one of the names."""
+    needed = max((FIRST_VERSION.get(name, 0) for name in names), default=0)
+    if version < needed:
+        raise UnsupportedVersionError(
+            f"the broker serves ListOffsets up to version {version}; an offset by this name needs "
+            f"{needed}"
+        )
 
 
 class ResetPolicy(NamedTuple):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar, cast
 
+from kohort.client.cluster.client import Versioned
+from kohort.client.common.offset_reset import require_version
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.local_reads import LocalDirectory, LocalRecords
 from kohort.client.consumer.plan.commit_queue import CommitSend, Identity
@@ -181,10 +183,15 @@ def find_start(question: FindStart, isolation_level: int, timeout_ms: int) -> lo
     return list_offsets(targets, isolation_level, timeout_ms)
 
 
-def query(send: QuerySend, isolation_level: int, timeout_ms: int) -> lo.ListOffsetsRequest:
-    """ListOffsets for a caller's query."""
+def query(send: QuerySend, isolation_level: int, timeout_ms: int) -> Versioned:
+    """ListOffsets for a caller's query, in a version that knows the names in it."""
     targets = {tp: (timestamp, -1) for tp, timestamp in send.targets.items()}
-    return list_offsets(targets, isolation_level, timeout_ms)
+
+    def build(version: int) -> lo.ListOffsetsRequest:
+        require_version(version, send.targets.values())
+        return list_offsets(targets, isolation_level, timeout_ms)
+
+    return Versioned(lo.ListOffsetsRequest, build)
 
 
 def listed(response: ListOffsetsResponse) -> dict[TopicPartition, TimeAnswer]:
