@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kohort.broker.log.files import Buffer, LogFile, Syncable
@@ -108,6 +108,8 @@ class SimFile:
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write at the end. Raises OSError, as the plan says."""
         self.unsynced = True
+        if self._files.written_as is not None:
+            buffers = [self._files.written_as(self.path, b"".join(buffers))]
         fails = self._fails()
         before = len(self.node.data)
         for buffer in buffers:
@@ -167,6 +169,8 @@ class SimFiles:
         """How many appends to come fail, each after half of its bytes."""
         self.failing_syncs = 0
         self.lies = False
+        self.written_as: Callable[[str, bytes], bytes] | None = None
+        """What the process writes in place of what is appended to a path; None: just that."""
 
     def power_cut(self, chance: Random) -> None:
         """Lose what is not durable."""

@@ -51,9 +51,9 @@ class Endpoint(Protocol):
         ...
 
 
-def open_nodes(state: BrokerState) -> Nodes:
+def open_nodes(state: BrokerState, node: type[Node] = Node) -> Nodes:
     """Start the nodes over their shared state, and let each hear of the other's changes."""
-    nodes = Nodes(state)
+    nodes = Nodes(state, node)
     nodes.begin()
     coordinators = nodes.coordinators
     state.topics.changed = coordinators.topics_changed
@@ -67,8 +67,9 @@ def open_nodes(state: BrokerState) -> Nodes:
 class Nodes:
     """The nodes, by id; on their one thread."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, node: type[Node] = Node) -> None:
         self._state = state
+        self._node = node
         self.loading = LoadBarrier()
         self._endpoints: dict[int, Endpoint] = {}
         self._noticing: dict[int, Cancellable] = {}
@@ -87,7 +88,7 @@ class Nodes:
             node.begin()
 
     def _new(self, node_id: int) -> Node:
-        node = Node(self._state, self, node_id, self._racks.get(node_id))
+        node = self._node(self._state, self, node_id, self._racks.get(node_id))
         endpoint = self._endpoints.get(node_id)
         if endpoint is not None:
             endpoint.serve(node)

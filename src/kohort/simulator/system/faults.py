@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from kohort.broker.base.config import OFFSETS_TOPIC
@@ -12,9 +12,10 @@ from kohort.simulator.schedule import Schedule
 from kohort.simulator.system.apps import APPS
 from kohort.simulator.system.client_process import ClientProcess
 from kohort.simulator.system.network import Network
-from kohort.simulator.system.plan import FAULTS, SystemPlan
+from kohort.simulator.system.plan import FAULTS, UPGRADE, SystemPlan
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import MOVERS, READERS
+from kohort.simulator.system.releases import NO_APIS, NOW, Release
 from kohort.simulator.system.sync_process import SyncProcess
 
 
@@ -23,6 +24,8 @@ class Victim(Protocol):
 
     name: str
     process: ClientProcess | SyncProcess | None
+    newest_apis: Mapping[int, int]
+    """The versions of APIs that its next life knows."""
 
     def kill(self) -> None: ...
 
@@ -45,6 +48,8 @@ class FaultyWorld(Protocol):
     partitions: dict[str, int]
     reached: Counter[str]
     flush_ms: tuple[int, int]
+    before: Release
+    """The release before this one."""
 
     @property
     def programs(self) -> Sequence[Victim]: ...
@@ -62,6 +67,7 @@ class Faults:
         self._world = world
         self._chance = world.schedule.split("faults")
         self._healed = False
+        self._clients_are_old = UPGRADE in world.plan.faults
         self._kinds: dict[str, Callable[[], str]] = {
             name: getattr(self, f"_{name}") for name in FAULTS
         }
@@ -89,6 +95,7 @@ class Faults:
         world.network.heal()
         world.flush_ms = (1, 8)
         broker.files.failing_appends = broker.files.failing_syncs = 0
+        self._finish_upgrade()
         offline = broker.alive and any(p.offline for p in broker.state.topics.partitions())
         if offline:
             broker.kill()
@@ -285,6 +292,52 @@ class Faults:
         if not program.replace():
             return f"{program.name} can have no twin now"
         return f"another {program.name} begins beside the one that runs"
+
+    # -- releases
+
+    def _upgrade(self) -> str:
+        """The broker, or the clients one after another, come back as another release."""
+        return self._upgrade_broker() if self._chance.random() < 0.5 else self._upgrade_clients()
+
+    def _upgrade_broker(self) -> str:
+        """Forth, and back by a patch release; where a kill comes first, nothing is closed."""
+        broker = self._world.broker
+        if not broker.alive:
+            return "no broker"
+        is_old = broker.release is not NOW
+        broker.release = NOW if is_old else self._world.before.patch()
+        self._reached(f"broker {'upgraded' if is_old else 'downgraded'}")
+        end = broker.stop if self._chance.random() < 0.7 else broker.kill
+        return self._end_broker(f"the broker becomes {broker.release.name}", end)
+
+    def _upgrade_clients(self) -> str:
+        """One after another, so that old and new ones work together; both ways."""
+        is_old = self._clients_are_old
+        self._clients_are_old = not is_old
+        newest = NO_APIS if is_old else self._world.before.apis
+        self._reached(f"clients {'upgraded' if is_old else 'downgraded'}")
+        gap_ms = self._chance.randint(0, 1_500)
+        for number, program in enumerate(self._world.programs):
+            self._world.schedule.after(gap_ms * number, self._replaced, program, newest)
+        what = NOW.name if is_old else self._world.before.name
+        return f"each client becomes {what}, {gap_ms} ms after the one before it"
+
+    def _replaced(self, program: Victim, newest: Mapping[int, int]) -> None:
+        if not self._healed:
+            program.newest_apis = newest
+            program.kill()
+
+    def _reached(self, what: str) -> None:
+        self._world.reached[what] += 1
+
+    def _finish_upgrade(self) -> None:
+        """The release that ships reads what the one before it has left."""
+        broker = self._world.broker
+        if broker.release is NOW:
+            return
+        broker.release = NOW
+        broker.stop()
+        self._reached("broker upgraded")
 
     def _client_stall(self) -> str:
         program = self._chance.choice(self._world.programs)

@@ -5,13 +5,14 @@ Rules:
 - A frame is lost only with its connection. The two sides may learn of a cut at different times, or
   one of them never (a half-open connection).
 - A block holds frames back until it ends.
+- Where one side is of the release before, the answer to ApiVersions names what both know.
 - A commit of a connection that its client has given up is lost (`_commit_arrives`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kohort.errors import ConnectionFailedError, KohortError
@@ -19,6 +20,7 @@ from kohort.net import Connection, ConnectionHandler
 from kohort.simulator.loop import SimLoop
 from kohort.simulator.machine import Machine
 from kohort.simulator.schedule import Random, Schedule
+from kohort.simulator.system.releases import lowered
 
 if TYPE_CHECKING:
     from kohort.net.connection import ClientTls
@@ -56,6 +58,7 @@ class End(Connection):
         "is_clients",
         "machine",
         "other",
+        "sides",
     )
 
     def __init__(self, network: Network, machine: Machine, peer: str, number: int) -> None:
@@ -72,6 +75,8 @@ class End(Connection):
         self.max_frame_bytes = 1 << 30
         self.due_ms = 0
         """When the last frame to this end arrives: the next one comes no sooner."""
+        self.sides: list[Mapping[int, int]] = []
+        """What older sides know, until the answer to ApiVersions, the first one, has said it."""
         self._paused = False
         self._waiting: deque[bytes] = deque()
 
@@ -138,6 +143,8 @@ class Network:
         self._connections: dict[int, tuple[End, End, int]] = {}
         """Client's end, node's end, port."""
         self._count = 0
+        self.newest_apis: dict[str, Mapping[int, int]] = {}
+        """By process: the newest versions of APIs that a release before this one knows."""
 
     # -- connections
 
@@ -169,8 +176,13 @@ class Network:
         client.other, node.other = node, client
         self._connections[client.id] = client, node, port
         listener.machine.run(self._accepted, (listener, node))
+        client.sides = self._older(client, node)
         client.due_ms = self._arrival(client.machine.name, port, self.schedule.now_ms)
         self.schedule.at(client.due_ms, client.machine.run, self._connected, (client,))
+
+    def _older(self, client: End, node: End) -> list[Mapping[int, int]]:
+        known = (self.newest_apis.get(end.machine.name) for end in (client, node))
+        return [newest for newest in known if newest]
 
     @staticmethod
     def _accepted(listener: Listener, node: End) -> None:
@@ -195,6 +207,8 @@ class Network:
         client, _, port = entry
         if sender is client and self.recorder is not None:
             self.recorder.sent(client.id, client.machine.name, frame)
+        if client.sides and receiver is client:
+            frame, client.sides = lowered(frame, *client.sides), []
         arrival_ms = self._arrival(client.machine.name, port, self.schedule.now_ms)
         receiver.due_ms = max(receiver.due_ms, arrival_ms)
         if sender is client and frame[:2] == _OFFSET_COMMIT:

@@ -8,6 +8,7 @@ from typing import Final
 
 from kohort.simulator.schedule import Random
 
+UPGRADE: Final = "upgrade"
 FAULTS: Final = (
     "node_kill",
     "node_stop",
@@ -26,7 +27,9 @@ FAULTS: Final = (
     "client_twin",
     "wall_jump",
     "slow_network",
+    UPGRADE,
 )
+_DRAWN_FAULTS: Final = FAULTS[:-1]
 _DRAWN: Final = ("load", "update", "transact", "move", "read", "handle", "book")
 PROGRAMS: Final = (
     *_DRAWN,
@@ -118,7 +121,7 @@ def plan_of(seed: int) -> SystemPlan:
     if READ_INPUT.intersection(chosen):
         chosen = list(dict.fromkeys(["load", *chosen]))
     durability = "fsync" if chance.random() < 0.85 else "os"
-    faults = [f for f in FAULTS if chance.random() < 0.4]
+    faults = [f for f in _DRAWN_FAULTS if chance.random() < 0.4]
     if durability == "os":
         faults = [f for f in faults if f not in {"power_cut", "disk_error"}]
     return SystemPlan(
@@ -130,14 +133,19 @@ def plan_of(seed: int) -> SystemPlan:
             *(_watched(seed) if READ_INPUT.intersection(chosen) else ()),
             *(_redrives(seed) if "handle" in chosen else ()),
         ),
-        tuple(faults),
-        chance.randint(1, 12) if faults else 0,
+        (*faults, *_upgrades(seed)),
+        chance.randint(1, 12) if faults else 2 * len(_upgrades(seed)),
         chance.choice((4_000, 10_000, 20_000)),
         chance.choice((1, 2, 3)),
         chance.choice((1, 2, 4)),
         chance.choice(("classic", "consumer", "mixed")),
         durability,
     )
+
+
+def _upgrades(seed: int) -> tuple[str, ...]:
+    """Whether processes come back as another release, drawn by itself."""
+    return (UPGRADE,) if Random(f"upgrade/{seed}").random() < 0.35 else ()
 
 
 def _retained(seed: int) -> tuple[tuple[str, int], ...]:

@@ -3,15 +3,18 @@
 Rules:
 - `BrokerState`, `Nodes`, `NodeEndpoint` and everything below them is the code that ships.
 - `kill` loses the process, `cut_power` also what the disk did not have.
+- A process of the release before is the same code, with older values written (`releases`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from kohort.broker.base.config import BrokerConfig
+from kohort.broker.node.node import Node
 from kohort.broker.node.nodes import Nodes, open_nodes
 from kohort.broker.server.connection import NodeEndpoint
 from kohort.broker.state.broker_state import BrokerState
@@ -21,6 +24,8 @@ from kohort.simulator.files import SimFiles
 from kohort.simulator.machine import WALL_MS, Clock, Machine
 from kohort.simulator.schedule import Schedule
 from kohort.simulator.system.network import Listener, Network
+from kohort.simulator.system.older_node import older_node
+from kohort.simulator.system.releases import NOW, Release, file_name, older_file
 
 FIRST_PORT = 9_000
 
@@ -49,9 +54,14 @@ class BrokerProcess:
         network: Network,
         config: BrokerConfig,
         flush_ms: Callable[[], int],
+        release: Release = NOW,
     ) -> None:
         self.config = config
         self.files = SimFiles()
+        self.release = release
+        """Of the next start."""
+        self.wrote: Counter[str] = Counter()
+        """What was written in an older version, how often."""
         self._schedule = schedule
         self._network = network
         self._flush_ms = flush_ms
@@ -92,11 +102,24 @@ class BrokerProcess:
         self.machine = Machine(self._schedule, "broker", Clock())
         self.env = SimEnv(self.machine, self.chance, self._flush_ms)
         self.shift_wall(0)
+        self._network.newest_apis[self.machine.name] = self.release.apis
+        self.files.written_as = self._older_file if self.release.older_files else None
         self.state = BrokerState(self.config, self.files, self.env)
-        self.nodes: Nodes = open_nodes(self.state)
+        self.nodes: Nodes = open_nodes(self.state, self._node_kind())
         for node_id, port in zip(self.config.node_ids(), self.ports, strict=True):
             endpoint = SimEndpoint(self._network, self.machine, self.config, port, self.env)
             self.nodes.attach(node_id, endpoint)
+
+    def _node_kind(self) -> type[Node]:
+        if self.release is NOW:
+            return Node
+        return older_node(self.release, lambda name: self.wrote.update((f"wrote {name}",)))
+
+    def _older_file(self, path: str, content: bytes) -> bytes:
+        older = older_file(path, content)
+        if older != content:
+            self.wrote[f"wrote {file_name(path)}"] += 1
+        return older
 
     def kill(self) -> None:
         """`kill -9`: its writes are in the operating system's cache."""

@@ -1,4 +1,4 @@
-"""What the coordinators of a simulated system hold: their states, and what is committed."""
+"""What the coordinators of a simulated system hold, and in which older versions it was written."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kohort.client.common.types import TopicPartition
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.simulator.system.history import Operation
 from kohort.simulator.system.process import BrokerProcess
+from kohort.simulator.system.releases import CHANGES, OLDER_FILES, OLDER_VALUES
 from kohort.simulator.views import group_ids, look_at
 from kohort.transactions.states import TransactionState
 
@@ -35,7 +36,9 @@ def coordinator_states(broker: BrokerProcess) -> Iterator[str]:
 def all_states() -> set[str]:
     """Every state that a run could reach."""
     groups = {f"group {state.value}" for state in GroupState}
-    return groups | {f"transaction {state.value}" for state in TransactionState}
+    transactions = {f"transaction {state.value}" for state in TransactionState}
+    older = {f"wrote {name}" for name in (*OLDER_VALUES, *OLDER_FILES)}
+    return groups | transactions | older | set(CHANGES)
 
 
 def last_offsets(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.async_consumer import AsyncConsumer
 from kohort.errors import KohortError
 from kohort.group.coordinator.state.classic_records import StoredOffset
+from kohort.group.coordinator.state.config import GroupConfig
 from kohort.retry.redrive import GROUP_PREFIX
 from kohort.simulator.checks.violation import Violation
 from kohort.simulator.machine import Clock
@@ -43,7 +44,7 @@ from kohort.simulator.system.client_process import ClientProcess
 from kohort.simulator.system.faults import Faults
 from kohort.simulator.system.history import History
 from kohort.simulator.system.network import Network
-from kohort.simulator.system.plan import SystemPlan
+from kohort.simulator.system.plan import UPGRADE, SystemPlan
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.programs import (
     ENDLESS,
@@ -59,6 +60,7 @@ from kohort.simulator.system.programs import (
 )
 from kohort.simulator.system.recorder import Recorder
 from kohort.simulator.system.redrives import Redriven, is_mended, redrive
+from kohort.simulator.system.releases import NOW, release_before
 from kohort.simulator.system.remade import REMADE, look, refill, remake, span
 from kohort.simulator.system.retained import (
     CHECK_INTERVAL_MS,
@@ -133,6 +135,8 @@ class _Program:
         self._zombies: list[ClientProcess | SyncProcess] = []
         self._world = world
         self._options = options
+        self.newest_apis = world.started_with.apis
+        """What its next life knows of APIs."""
 
     def begin(self) -> None:
         """Begin a life, unless it has ended or runs."""
@@ -141,6 +145,7 @@ class _Program:
         world = self._world
         self.lives += 1
         name = f"{self.name}/{self.lives}"
+        world.network.newest_apis[name] = self.newest_apis
         ended = partial(self._life_ended, self.lives)
         process: ClientProcess | SyncProcess
         if self.kind in _WAITING:  # their clock is the broker's, but for a little
@@ -227,8 +232,14 @@ class SystemWorld:
         self._visible: dict[TopicPartition, tuple[int, list[int]]] = {}
         self._crash: BaseException | None = None
         flushes = self.schedule.split("flush")
+        self.before = release_before(plan.seed, plan.protocol)
+        self.started_with = self.before if UPGRADE in plan.faults else NOW
         self.broker = BrokerProcess(
-            self.schedule, self.network, _config(plan), lambda: flushes.randint(*self.flush_ms)
+            self.schedule,
+            self.network,
+            _config(plan),
+            lambda: flushes.randint(*self.flush_ms),
+            self.started_with,
         )
         self._directory = TemporaryDirectory(prefix="kohort-simulator-", dir=_quick_directory())
         self._kinds = {kind for kind, _ in plan.programs}
@@ -315,7 +326,7 @@ class SystemWorld:
             self.schedule.now_ms,
             self.story,
             len(self.history.sent),
-            self.reached,
+            self.reached + self.broker.wrote,
         )
 
     def _work(self) -> None:
@@ -625,8 +636,17 @@ _CONFIGS = {
 }
 
 
+class _SweepingConfig(BrokerConfig):
+    """Offsets are looked at often: an older commit says when it expires, or does not."""
+
+    def group_config(self) -> GroupConfig:
+        """As usual but for that."""
+        return replace(super().group_config(), offsets_retention_check_interval_ms=2_000)
+
+
 def _config(plan: SystemPlan) -> BrokerConfig:
-    return BrokerConfig(
+    kind = _SweepingConfig if UPGRADE in plan.faults else BrokerConfig
+    return kind(
         data_dir="simulated",
         durability=plan.durability,
         nodes=plan.nodes,
