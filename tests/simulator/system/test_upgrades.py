@@ -76,8 +76,8 @@ def quiet() -> Iterator[None]:
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("protocol", ["classic", "mixed"])
 def test_upgrades_both_ways_are_survived(protocol: str) -> None:
-    """Forth and back, the broker and the clients: SY1 to SY17 hold."""
-    programs = tuple((name, 1) for name in ("load", "transact", "move", "read", "book"))
+    """Forth and back, the broker and the clients: all promises hold."""
+    programs = tuple((name, 1) for name in ("load", "transact", "move", "read", "book", "watch"))
     plan = SystemPlan(3, programs, (UPGRADE,), 12, 12_000, 2, 2, protocol, "fsync")
     world = SystemWorld(plan)
     outcome = world.run()
