@@ -25,6 +25,8 @@ def test_only_a_table_keeps_its_options() -> None:
     assert options_to_keep({"kafka.bootstrap.servers": "b:1", "subscribe": "t"}) is None
     options = {**SERVERS, "option.Subscribe": "t", "subscribe": "t", "provider": "kohort"}
     assert options_to_keep(options) == {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
+    properties = {"kafka.bootstrap.servers": "b:1", "provider": "kohort", "owner": "ada"}
+    assert options_to_keep(properties) == {"kafka.bootstrap.servers": "b:1"}
 
 
 @pytest.mark.parametrize(
@@ -99,3 +101,32 @@ def test_a_topic_is_a_table(
     finally:
         spark.sql(f"DROP TABLE IF EXISTS {name}")
         spark.catalog.dropTempView(f"read_{name}")
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_tables_that_could_keep_no_options(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    """With columns of its own one is refused when it is read; of a query, when it is created."""
+    name = topic(1)
+    plain = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name}
+    options = ", ".join(f"'{key}' '{value}'" for key, value in plain.items())
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in plain.items())
+    one = "SELECT X'6B' AS key, X'76' AS value"
+    try:
+        spark.sql(f"CREATE TABLE of_properties USING kohort TBLPROPERTIES ({properties})")
+        assert spark.table("of_properties").count() == 0
+        spark.sql(
+            f"CREATE TABLE of_columns (key BINARY, value BINARY) USING kohort OPTIONS ({options})"
+        )
+        with pytest.raises(Exception, match="this table keeps no options"):
+            spark.table("of_columns").count()
+        with pytest.raises(Exception, match="this table keeps no options"):
+            spark.sql(f"CREATE TABLE of_a_query USING kohort OPTIONS ({options}) AS {one}")
+        assert not spark.catalog.tableExists("of_a_query")
+        assert spark.table("of_properties").count() == 0, "nothing was written"
+    finally:
+        for table in ("of_properties", "of_columns", "of_a_query"):
+            spark.sql(f"DROP TABLE IF EXISTS {table}")

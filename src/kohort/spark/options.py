@@ -288,10 +288,12 @@ def options_to_keep(options: Mapping[str, str]) -> dict[str, str] | None:
 
     Raises ConfigError for an option that a catalog must not keep.
     """
+    if not _of_a_new_table(options):
+        return None
     kept = {
         key.lower().removeprefix(_OF_A_TABLE): value
         for key, value in options.items()
-        if key.lower().startswith(_OF_A_TABLE)
+        if key.lower() not in _SPARKS_OWN
     }
     for key, value in kept.items():
         secret = is_secret(plain(key))
@@ -301,7 +303,13 @@ def options_to_keep(options: Mapping[str, str]) -> dict[str, str] | None:
                 f"a table keeps its options in the catalog, where {key} can be read: "
                 f"{remedy}use CREATE TEMPORARY VIEW, which keeps nothing"
             )
-    return kept or None
+    return kept
+
+
+def _of_a_new_table(options: Mapping[str, str]) -> bool:
+    """Whether Spark creates a table with these options, by OPTIONS or by TBLPROPERTIES."""
+    keys = [key.lower() for key in options]
+    return "provider" in keys or any(key.startswith(_OF_A_TABLE) for key in keys)
 
 
 def options_to_write(kept: Mapping[str, str]) -> dict[str, str]:

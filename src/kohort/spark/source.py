@@ -124,7 +124,17 @@ class KohortDataSource(DataSource):
 
     def _read_options(self, schema: StructType) -> Mapping[str, str]:
         """The options of this read: of a table those that it keeps, and what the query adds."""
-        return kept_by(schema) | dict(self.options)
+        return self._kept(schema) | dict(self.options)
+
+    def _kept(self, schema: StructType) -> dict[str, str]:
+        kept = kept_by(schema)
+        if not kept and not self.options:
+            raise ConfigError(
+                "this table keeps no options: it has columns of its own, comes from a query (AS "
+                "SELECT, saveAsTable), or is older than Kohort 0.2. Drop it, which deletes no "
+                "record, and create it with CREATE TABLE ... USING kohort OPTIONS (...) alone"
+            )
+        return kept
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -140,7 +150,7 @@ class KohortDataSource(DataSource):
     def _sink(self, schema: StructType) -> RecordSink:
         from kohort.spark.sink import RecordSink, check_types
 
-        options = options_to_write(kept_by(schema)) | dict(self.options)
+        options = options_to_write(self._kept(schema)) | dict(self.options)
         sink = RecordSink(parse_sink(options), tuple(schema.fieldNames()))
         check_types(schema)
         return sink
