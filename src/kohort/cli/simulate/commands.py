@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
+from kohort.cli.simulate.check import check
 from kohort.cli.simulate.compare import compare
 from kohort.cli.simulate.seeds import Tally, outcomes
 from kohort.cli.simulate.system import system
@@ -55,6 +56,7 @@ def simulate() -> None:
 
 simulate.add_command(compare)
 simulate.add_command(system)
+simulate.add_command(check)
 
 
 @simulate.command(epilog=RUN)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,8 @@ from kohort.cli.common.root import EXIT_CHECK_FAILED
 from kohort.cli.simulate.seeds import Tally, outcomes
 
 if TYPE_CHECKING:
+    from kohort.simulator.system.plan import SystemPlan
+    from kohort.simulator.system.running import Overrides
     from kohort.simulator.system.world import Outcome
 
 DEFAULT_SEEDS = 100
@@ -27,6 +30,7 @@ EXAMPLES = """\b
 Examples:
   kohort simulate system --seeds 1000 --jobs 2
   kohort simulate system --seed 4711 --story
+  kohort simulate system --seed 4711 --history run.jsonl
   kohort simulate system --minutes 10 --faults power_cut,node_kill --programs transact:3
 """
 
@@ -54,6 +58,11 @@ Examples:
 @click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
 @click.option("--keep-going", is_flag=True, help="Continue after a failure and count them.")
 @click.option("--story", is_flag=True, help="Print the story of a run that held, too.")
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the history of --seed here; of many seeds, FILE-SEED for each that fails.",
+)
 @click.option("--coverage", is_flag=True, help="Print which faults and states were reached.")
 def system(
     seed: int | None,
@@ -72,6 +81,7 @@ def system(
     shrink: bool,
     keep_going: bool,
     story: bool,
+    history: Path | None,
     coverage: bool,
 ) -> int:
     """Run whole systems: broker, logs, disks, transactions and clients, each from one integer.
@@ -94,7 +104,7 @@ def system(
     )
     run_one = partial(run_seed, overrides=overrides)
     if seed is not None:
-        results: Iterable[Outcome] = map(run_one, [seed])
+        results: Iterable[Outcome] = (_run(one, overrides, history) for one in (seed,))
     else:
         count = DEFAULT_SEEDS if seeds is None else seeds
         numbers = range(first, first + count) if minutes is None else itertools.count(first)
@@ -106,6 +116,8 @@ def system(
         tally.count(outcome)
         reached.update(outcome.reached)
         if outcome.failed:
+            if history is not None and seed is None:
+                _write(outcome.plan, history)
             _report(outcome, shrink=shrink)
             if not keep_going:
                 break
@@ -116,6 +128,22 @@ def system(
         for line in Coverage(reached).lines():
             click.echo(line)
     return EXIT_CHECK_FAILED if tally.failed else 0
+
+
+def _run(seed: int, overrides: Overrides, history: Path | None) -> Outcome:
+    from kohort.simulator.system.history_file import record
+    from kohort.simulator.system.running import run_seed
+
+    return run_seed(seed, overrides) if history is None else record(overrides.plan(seed), history)
+
+
+def _write(plan: SystemPlan, history: Path) -> None:
+    """Run a plan that has failed again, and write its history: the seed decides everything."""
+    from kohort.simulator.system.history_file import record
+
+    path = history.with_stem(f"{history.stem}-{plan.seed}")
+    record(plan, path)
+    click.echo(f"its history is in {path}", err=True)
 
 
 def _programs(text: str) -> tuple[tuple[str, int], ...]:

@@ -81,15 +81,15 @@ def _read_on(history: History) -> None:
         last[key] = read.offset
         if read.log_start is None:
             continue
-        missed = range(max(read.after + 1, read.log_start), read.offset)
-        for offset in missed:
-            if offset in known:
-                raise Violation(
-                    "SY15",
-                    f"{read.label} went from {read.after} to {read.offset} in "
-                    f"{_name(read.partition)}, which began at {read.log_start}: it was never given "
-                    f"{known[offset]!r}",
-                )
+        first = max(read.after + 1, read.log_start)
+        missed = min((o for o in known if first <= o < read.offset), default=None)
+        if missed is not None:
+            raise Violation(
+                "SY15",
+                f"{read.label} went from {read.after} to {read.offset} in "
+                f"{_name(read.partition)}, which began at {read.log_start}: it was never given "
+                f"{known[missed]!r}",
+            )
 
 
 def _name(partition: TopicPartition) -> str:
