@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from kohort.client.common.types import TopicPartition
 from kohort.group.coordinator.state.classic_table import GroupState
+from kohort.group.coordinator.state.consumer_table import ConsumerState
 from kohort.simulator.system.history import Operation
 from kohort.simulator.system.process import BrokerProcess
 from kohort.simulator.system.releases import CHANGES, OLDER_FILES, OLDER_VALUES
@@ -35,7 +36,7 @@ def coordinator_states(broker: BrokerProcess) -> Iterator[str]:
 
 def all_states() -> set[str]:
     """Every state that a run could reach."""
-    groups = {f"group {state.value}" for state in GroupState}
+    groups = {f"group {state.name.lower()}" for state in (*GroupState, *ConsumerState)}
     transactions = {f"transaction {state.value}" for state in TransactionState}
     older = {f"wrote {name}" for name in (*OLDER_VALUES, *OLDER_FILES)}
     return groups | transactions | older | set(CHANGES)
