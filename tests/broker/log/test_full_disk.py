@@ -136,3 +136,16 @@ def test_a_broker_in_memory_reserves_nothing() -> None:
     disk = SmallDisk()
     Harness(disk, FakeEnv(), durability="memory")
     assert RESERVE not in disk.list("")
+
+
+def test_a_batch_does_not_pass_one_that_found_no_room() -> None:
+    """Nothing is known of its producer yet: the first one there would begin, and what is sent again
+    behind it could not follow (it was stored twice, by a client that began again)."""
+    harness, disk = full()
+    stamp: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    first, second = (batch_of([b"v"], base_sequence=n, **stamp) for n in (0, 1))
+    assert harness.produce("t", first).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.remove("stuff")
+    assert harness.produce("t", second).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert harness.produce("t", first).error_code == 0
+    assert harness.produce("t", second).error_code == 0

@@ -25,7 +25,7 @@ from kohort.broker.coordinator.txn_verification import PartitionVerification
 from kohort.broker.log.log import Appended
 from kohort.broker.log.producers import AppendedBatch
 from kohort.broker.state.partition import Partition
-from kohort.broker.state.produce_refusal import refuse
+from kohort.broker.state.produce_refusal import hold_back, refuse
 from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchHeader
 from kohort.wire.messages.produce_request import PartitionProduceData, ProduceRequest
@@ -210,8 +210,9 @@ class _Pending:
         self._missing += 1
         try:
             appended = partition.append(arrival.batch, arrival.header, done)
-        except BrokerError:
+        except BrokerError as error:
             self._missing -= 1
+            hold_back(partition, arrival.header, error)
             response.log_start_offset = partition.start_offset
             raise
         response.base_offset = appended.base_offset

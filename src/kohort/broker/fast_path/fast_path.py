@@ -151,6 +151,10 @@ class FastPath:
             if not partition.append_run(run, partial(_answer, partition, run)):
                 _all_take_slow_path(run)
         except BrokerError as error:
+            from kohort.broker.state.produce_refusal import hold_back
+
+            for entry in run.entries:
+                hold_back(partition, entry, error)
             _answer(partition, run, error)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kohort.broker.state.partition import Partition
-from kohort.errors import BrokerError
+from kohort.errors import BrokerError, ErrorCode
+from kohort.records import BatchHeader
 from kohort.wire.messages.produce_response import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -16,6 +17,14 @@ def refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     response.error_code = error.code
     response.error_message = error.detail or None
     response.base_offset = -1
+
+
+def hold_back(partition: Partition, batch: BatchHeader, error: BrokerError) -> None:
+    """A batch that found no room is sent again: what its producer has sent behind it may not pass
+    it."""
+    is_numbered = batch.producer_id >= 0 and batch.base_sequence >= 0
+    if is_numbered and error.code == ErrorCode.KAFKA_STORAGE_ERROR and partition.log is not None:
+        partition.log.producers.hold_back(batch)
 
 
 def refused(partition: Partition, error: BrokerError) -> ProduceResponse:
