@@ -55,6 +55,7 @@ from kohort.wire import decode, encode
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 
 PRODUCE, LIST_OFFSETS, END_TXN = 0, 2, 26
+END_TXN_NOW = 5
 P0 = ("input", 0)
 OFFSET = StoredOffset(7, 3, "note", 1_000)
 GROUP = StoredGroup(
@@ -120,6 +121,14 @@ def test_plans_begin_with_each_older_version() -> None:
     before = {release_before(seed, "classic").name for seed in range(60)}
     assert {"0.10.0", "2.0", "2.5 as 2.0", "2.5 as 2.1-IV0", "2.5 as 2.2"} == before
     assert {release_before(seed, "mixed").name for seed in range(60)} == {"3.9"}
+
+
+def test_topics_that_are_made_again_are_known_by_id() -> None:
+    """By name a producer cannot tell the two from each other."""
+    for protocol in ("classic", "mixed"):
+        before = release_before(1, protocol, by_id=True)
+        assert not {0, 1, 3} & set(before.apis)
+        assert before.apis[26] < END_TXN_NOW
 
 
 # -- values

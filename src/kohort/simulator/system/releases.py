@@ -50,6 +50,8 @@ _KAFKA_3_9: Final = _newest(
     "19:7 20:6 21:2 22:5 23:4 24:5 25:4 26:4 28:4"
 )
 """By API key. Of KIP-848 our clients speak only what 4.0 knows, so that it is left out."""
+_BY_ID: Final = {0, 1, 3}
+"""Produce, Fetch, Metadata: their newest versions know topics by id."""
 CHANGES: Final = tuple(
     f"{who} {what}graded" for who in ("broker", "clients") for what in ("up", "down")
 )
@@ -97,12 +99,20 @@ _CLASSIC: Final = (
 _CONSUMER: Final = Release("3.9", transactions=0, apis=_KAFKA_3_9, older_files=True)
 
 
-def release_before(seed: int, protocol: str) -> Release:
-    """The release from which a plan begins. Consumer groups (KIP-848) are not in the oldest."""
-    if protocol != "classic":
-        return _CONSUMER
-    chosen = Random(f"release/{seed}").choice(_CLASSIC)
-    return replace(chosen, apis=_KAFKA_2_5, older_files=True)
+def release_before(seed: int, protocol: str, *, by_id: bool = False) -> Release:
+    """The release from which a plan begins. Consumer groups (KIP-848) are not in the oldest.
+
+    `by_id`: topics are deleted and made again, and producers name them by id as of this release.
+    One that names them by name cannot know that, and what it sent to the former comes late.
+    """
+    before = _CONSUMER
+    if protocol == "classic":
+        chosen = Random(f"release/{seed}").choice(_CLASSIC)
+        before = replace(chosen, apis=_KAFKA_2_5, older_files=True)
+    if by_id:
+        kept = {api: newest for api, newest in before.apis.items() if api not in _BY_ID}
+        before = replace(before, apis=kept)
+    return before
 
 
 # -- records

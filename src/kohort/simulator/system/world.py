@@ -232,7 +232,8 @@ class SystemWorld:
         self._visible: dict[TopicPartition, tuple[int, list[int]]] = {}
         self._crash: BaseException | None = None
         flushes = self.schedule.split("flush")
-        self.before = release_before(plan.seed, plan.protocol)
+        is_remade = any(kind in _REMADE for kind, _ in plan.programs)
+        self.before = release_before(plan.seed, plan.protocol, by_id=is_remade)
         self.started_with = self.before if UPGRADE in plan.faults else NOW
         self.broker = BrokerProcess(
             self.schedule,
