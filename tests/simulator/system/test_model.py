@@ -240,3 +240,15 @@ def test_the_search_agrees_with_brute_force() -> None:
         assert (unexplained(history) is None) is expected, (seed, history)
         verdicts.append(expected)
     assert len(verdicts) / 10 < sum(verdicts) < len(verdicts) * 0.9
+
+
+def test_commits_that_are_repeated_without_an_answer_cost_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seed 20000158 had no verdict: two members repeated two commits for seconds."""
+    monkeypatch.setattr(model, "BUDGET", 3_000)
+    history = [op(COMMIT, 2 * n, None, 20 + 4 * (n % 2)) for n in range(1, 20)]
+    history += [op(FETCH, 41, 42, 24, q=None), op(FETCH, 43, 44, 20, q=None)]
+    for n in range(50, 200, 5):
+        history += [op(COMMIT, n, n + 2, n, q=n), op(FETCH, n + 1, n + 3, n, q=n)]
+    check_group("readers", history)

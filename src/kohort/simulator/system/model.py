@@ -157,6 +157,13 @@ class _Search:
             for one in self._all
         ]
         self._reads = [one.kind is Kind.FETCH for one in self._all]
+        self._unknown = frozenset(i for i, one in enumerate(self._all) if one.done is None)
+        last_shown = _last_shown(self._all)
+        self._shown_until = [
+            max(last_shown.get(shown, -1) for shown in one.offsets.items()) for one in self._all
+        ]
+        """Up to when a fetch may show something of each."""
+        self._now = 0
         self._open: list[int] = []
         self._left = BUDGET
 
@@ -164,7 +171,7 @@ class _Search:
         configs: set[Config] = {((None,) * len(self._places), frozenset())}
         events = [(one.asked, False, i) for i, one in enumerate(self._all)]
         events += [(one.done, True, i) for i, one in enumerate(self._all) if one.done is not None]
-        for _, is_answer, number in sorted(events):
+        for self._now, is_answer, number in sorted(events):
             if not is_answer:
                 self._open.append(number)
                 configs = {self._with_reads(config) for config in configs}
@@ -176,8 +183,19 @@ class _Search:
                 )
                 return Unexplained(self._all[number], held)
             self._open.remove(number)
-            configs = after
+            configs = self._least(after)
         return None
+
+    def _least(self, configs: set[Config]) -> set[Config]:
+        """Without those that another one can follow: it holds the same, the same answers are due,
+        and it has used up fewer of the commits without an answer."""
+        alike: dict[Config, list[frozenset[int]]] = defaultdict(list)
+        for state, taken in sorted(configs, key=lambda config: len(config[1])):
+            used = alike[state, taken - self._unknown]
+            unknown = taken & self._unknown
+            if not any(fewer <= unknown for fewer in used):
+                used.append(unknown)
+        return {(state, due | one) for (state, due), used in alike.items() for one in used}
 
     def _answered(self, number: int, configs: set[Config]) -> tuple[set[Config], set[Config]]:
         """What may be once an operation has taken effect, and all that was looked at."""
@@ -207,8 +225,8 @@ class _Search:
         for number in self._open:
             if self._reads[number] or number in taken:
                 continue
-            if self._all[number].done is None:
-                if self._effects[number] in alike:
+            if number in self._unknown:
+                if self._effects[number] in alike or self._shown_until[number] < self._now:
                     continue
                 alike.add(self._effects[number])
             yield number
@@ -242,17 +260,23 @@ def _that_matter(operations: Iterable[Operation]) -> list[Operation]:
     """Without refused commits, and without those of unknown fate of which no later fetch shows
     anything: they might as well have had no effect."""
     kept = [one for one in operations if one.fate is not Fate.REFUSED]
-    last_shown: dict[tuple[TopicPartition, Offset], int] = {}
-    for one in kept:
-        if one.kind is Kind.FETCH and one.done is not None:
-            for shown in one.offsets.items():
-                last_shown[shown] = max(last_shown.get(shown, -1), one.done)
+    last_shown = _last_shown(kept)
     return [
         one if one.fate is Fate.DONE else replace(one, done=None)
         for one in kept
         if one.fate is Fate.DONE
         or any(last_shown.get(shown, -1) >= one.asked for shown in one.offsets.items())
     ]
+
+
+def _last_shown(operations: Iterable[Operation]) -> dict[tuple[TopicPartition, Offset], int]:
+    """When the last fetch of each offset was answered."""
+    last: dict[tuple[TopicPartition, Offset], int] = {}
+    for one in operations:
+        if one.kind is Kind.FETCH and one.done is not None:
+            for shown in one.offsets.items():
+                last[shown] = max(last.get(shown, -1), one.done)
+    return last
 
 
 def _name(place: TopicPartition) -> str:
