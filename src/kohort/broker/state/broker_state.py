@@ -10,8 +10,9 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -74,6 +75,8 @@ class BrokerState:
         self.durable = self.durability is Durability.FSYNC
         self._names = Names(files, "")
         """Those of the partitions' directories."""
+        self._unsynced_names: Counter[Names] = Counter()
+        """How many flushes of them are under way."""
         self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.leadership = Leadership(config.node_ids())
         self.failpoints = Failpoints()
@@ -203,12 +206,16 @@ class BrokerState:
         return opened
 
     def _flush_names(self, partition: Partition, opened: PartitionLog) -> None:
-        def flushed(error: OSError | None) -> None:
+        def flushed(names: Names, error: OSError | None) -> None:
+            self._unsynced_names[names] -= 1
+            if not self._unsynced_names[names]:
+                del self._unsynced_names[names]
             if error is not None and not opened.closed:
                 partition.fail(f"flushing the names of {opened.directory} failed: {error}")
 
         for names in (Names(self.files, opened.directory), self._names):
-            self.env.flush(names, flushed)
+            self._unsynced_names[names] += 1
+            self.env.flush(names, partial(flushed, names))
 
     def _open(
         self, partition: Partition, unsynced: list[Syncable], *, fresh: bool = False
@@ -367,7 +374,10 @@ class BrokerState:
         whole = [opened for opened in logs.values() if opened.offline is None]
         if self.durability is not Durability.MEMORY:
             files = [segment.file for opened in whole for segment in opened.segments]
-            self.files.sync_all([file for file in files if file.unsynced])
+            there = {"", *(opened.directory for opened in whole)}
+            names = [names for names in self._unsynced_names if names.path in there]
+            # The next start believes names, too.
+            self.files.sync_all([*(file for file in files if file.unsynced), *names])
         for opened in logs.values():
             opened.close(clean=True)
             self.closed += 1
