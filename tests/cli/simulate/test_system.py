@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from kohort.cli.common.root import invoke
+from kohort.cli.simulate import seeds
 from kohort.cli.simulate.commands import simulate
 from kohort.simulator.system import checks
 
@@ -44,3 +46,19 @@ def test_an_unknown_word_is_refused(
 ) -> None:
     assert invoke(simulate, ["system", "--seed", "1", *wrong]) == 2
     assert wrong[1].split(":")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 9])
+def test_processes_are_replaced_from_time_to_time(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of killed programs would fill the memory of a night."""
+    monkeypatch.setattr(seeds, "_SEEDS_A_PROCESS", 2)
+    numbers = list(seeds.outcomes(range(count), own_process, jobs=2, until_s=None))
+    assert [number for number, _ in numbers] == list(range(count))
+    assert len({process for _, process in numbers}) <= 2 * -(-count // 4)
+    assert count < 5 or len({process for _, process in numbers}) > 2
+
+
+def own_process(number: int) -> tuple[int, int]:
+    return number, os.getpid()

@@ -16,6 +16,8 @@ import click
 _PROGRESS_S = 2.0
 _AHEAD = 8
 """Seeds given to each process beyond the one it works at."""
+_SEEDS_A_PROCESS = 300
+"""Then others begin: threads and tracebacks of killed programs keep some of the worlds alive."""
 
 
 class Counted(Protocol):
@@ -53,12 +55,20 @@ def outcomes(
     if jobs == 1:
         yield from map(run, in_time)
         return
+    while (first := next(in_time, None)) is not None:
+        block = itertools.islice(in_time, jobs * _SEEDS_A_PROCESS - 1)
+        yield from _in_processes(itertools.chain([first], block), run, jobs, prepare)
+
+
+def _in_processes(
+    numbers: Iterable[int], run: Callable[[int], T], jobs: int, prepare: Callable[[], object]
+) -> Iterator[T]:
     from concurrent.futures import Future, ProcessPoolExecutor
 
     with ProcessPoolExecutor(jobs, initializer=prepare) as pool:
         under_way: deque[Future[T]] = deque()
         try:
-            for number in in_time:
+            for number in numbers:
                 under_way.append(pool.submit(run, number))
                 if len(under_way) >= jobs * _AHEAD:
                     yield under_way.popleft().result()

@@ -69,6 +69,14 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
+def forget_ended() -> None:
+    """Let go of producers whose network thread has ended: a simulated process that is killed closes
+    nothing, and each of its producers would keep the whole world."""
+    for core in list(_cores):
+        if not core.thread.alive:
+            _cores.discard(core)
+
+
 class ProducerCore:
     """A producer without a face. `add` and `fill` are for users' threads."""
 

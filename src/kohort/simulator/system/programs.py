@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kohort.client.common.listener import RebalanceListener
@@ -47,6 +47,8 @@ class Life:
     options: dict[str, Any]
     log_start: Callable[[TopicPartition], int | None]
     """Where a partition's log starts now; None while no broker runs that could tell."""
+    outcomes: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], repr=False)
+    """A loop refers to its tasks weakly."""
 
     @property
     def label(self) -> str:
@@ -99,12 +101,8 @@ async def send(life: Life, producer: AsyncProducer, sent: Sent) -> None:
         sent.fate, sent.offset, sent.done_ms = Fate.DONE, stored.offset, life.now_ms()
 
     task = asyncio.get_running_loop().create_task(outcome())
-    _outcomes.add(task)
-    task.add_done_callback(_outcomes.discard)
-
-
-_outcomes: set[asyncio.Task[None]] = set()
-"""A loop refers to its tasks weakly."""
+    life.outcomes.add(task)
+    task.add_done_callback(life.outcomes.discard)
 
 
 async def load(life: Life) -> None:

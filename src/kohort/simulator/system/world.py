@@ -23,6 +23,7 @@ from kohort.broker.base.config import BrokerConfig
 from kohort.broker.base.request import ANONYMOUS, Call
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.async_consumer import AsyncConsumer
+from kohort.client.producer.core import forget_ended
 from kohort.errors import KohortError
 from kohort.group.coordinator.state.classic_records import StoredOffset
 from kohort.group.coordinator.state.config import GroupConfig
@@ -315,6 +316,7 @@ class SystemWorld:
         finally:
             for process in self._processes:
                 process.dispose()
+            forget_ended()
             self._directory.cleanup()
         return self._outcome(None, "")
 
