@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 
@@ -20,6 +21,7 @@ def test_one_seed_is_counted_with_the_time_that_it_takes(
 ) -> None:
     """The clock began behind the run: 30,000 seeds a second."""
     assert invoke(simulate, [*SMALL, "--seed", "5", "--coverage"]) == 0
+    assert logging.getLogger("kohort").isEnabledFor(logging.ERROR), "logging stays off"
     printed = capsys.readouterr()
     assert "not reached: fault block" in printed.out
     rate = re.search(r"1 seeds, 0 failed; ([\d.]+) seeds/s", printed.err)

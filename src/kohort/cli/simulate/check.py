@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED
+from kohort.cli.simulate.seeds import quiet_logging
 
 EXAMPLES = """\b
 Examples:
@@ -18,6 +18,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@quiet_logging()
 def check(file: Path) -> int:
     """Check a history that `kohort simulate system --history` has written.
 
@@ -26,7 +27,6 @@ def check(file: Path) -> int:
     from kohort.simulator.checks.violation import Violation
     from kohort.simulator.system.history_file import judge, read_history
 
-    logging.disable(logging.CRITICAL)
     recorded = read_history(file)
     history = recorded.history
     size = f"{len(history.sent)} records sent, {len(history.operations)} requests about offsets"

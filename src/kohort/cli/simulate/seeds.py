@@ -6,9 +6,11 @@ Shell: the clock, processes.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import click
@@ -18,6 +20,17 @@ _AHEAD = 8
 """Seeds given to each process beyond the one it works at."""
 _SEEDS_A_PROCESS = 300
 """Then others begin: threads and tracebacks of killed programs keep some of the worlds alive."""
+
+
+@contextmanager
+def quiet_logging() -> Generator[None]:
+    """Within it nothing is logged: what simulated clients and brokers log is in their stories."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class Counted(Protocol):

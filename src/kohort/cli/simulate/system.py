@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED
-from kohort.cli.simulate.seeds import Tally, outcomes
+from kohort.cli.simulate.seeds import Tally, outcomes, quiet_logging
 
 if TYPE_CHECKING:
     from kohort.simulator.system.plan import SystemPlan
@@ -64,6 +64,7 @@ Examples:
     help="Write the history of --seed here; of many seeds, FILE-SEED for each that fails.",
 )
 @click.option("--coverage", is_flag=True, help="Print which faults and states were reached.")
+@quiet_logging()
 def system(
     seed: int | None,
     seeds: int | None,
@@ -91,7 +92,6 @@ def system(
     """
     from kohort.simulator.system.running import Coverage, Overrides, run_seed
 
-    logging.disable(logging.CRITICAL)  # simulated clients and brokers tell in their stories
     overrides = Overrides(
         programs=None if programs is None else _programs(programs),
         faults=None if faults is None else _faults(faults),
