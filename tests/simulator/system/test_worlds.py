@@ -620,3 +620,14 @@ def test_a_world_that_has_ended_is_let_go_of() -> None:
     del world
     gc.collect()
     assert left() is None
+
+
+def test_answers_that_wait_for_a_marker_are_given() -> None:
+    """Found by seed 50000101: what a coordinator answered while the marker of a transaction was
+    flushed waited for its own next append. A group that commits nothing never came to one, and each
+    later heartbeat waited behind the first."""
+    programs = (("load", 2), ("update", 3), ("move", 3), ("read", 3), ("book", 3))
+    faults = ("node_kill", "node_stop", "leader_move", "broker_kill", "slow_disk", "client_twin")
+    plan = SystemPlan(50000101, programs, faults, 5, 10_000, 1, 1, "classic", "fsync")
+    outcome = run(plan)
+    assert not outcome.failed, outcome.what

@@ -168,9 +168,14 @@ class ShardHost(ABC, Generic[S]):
         """More of the partition is durable, or it has failed."""
         if self.partition.offline:
             self.partition.waiters.pop(self, None)
+            if self.loaded:
+                self._refuse_held(ErrorCode.KAFKA_STORAGE_ERROR)
         elif self.partition.end_offset >= self._end():
             self.partition.waiters.pop(self, None)
-            self._ready()
+            if self.loaded:
+                self._release()
+            else:
+                self._ready()
 
     # -- events
 
@@ -193,6 +198,8 @@ class ShardHost(ABC, Generic[S]):
     def marker_written(self, producer_id: int, committed: bool) -> None:
         """The log contains a marker (see `Coordinators.takes_markers`)."""
         if not self._closed:
+            # Its flush is another's: what is answered meanwhile is held, and waits for it, too.
+            self.partition.waiters[self] = None
             self.shard.replay_marker(producer_id, committed)
             self._arm()
 
