@@ -28,6 +28,29 @@ class Standalone:
     workers: tuple[int, ...]
 
 
+def started(stack: ExitStack, command: list[str | Path], directory: Path) -> tuple[int, IO[str]]:
+    """Start a daemon of Spark that ends with the stack: its process, and what it logs."""
+    process = subprocess.Popen(
+        command,
+        env={
+            **os.environ,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": str(SRC),
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        cwd=directory,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    stack.callback(process.stderr.close)
+    stack.callback(process.wait, PATIENCE_S)
+    stack.callback(process.terminate)
+    return process.pid, process.stderr
+
+
 @contextmanager
 def standalone(directory: Path, *, workers: int = 1, cores: int = 2) -> Iterator[Standalone]:
     """A master and its workers; ended when the block ends."""
@@ -35,28 +58,13 @@ def standalone(directory: Path, *, workers: int = 1, cores: int = 2) -> Iterator
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> tuple[int, IO[str]]:
-            process = subprocess.Popen(
-                [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
-                env={
-                    **os.environ,
-                    "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    "PYTHONPATH": str(SRC),
-                    "PYSPARK_PYTHON": sys.executable,
-                },
-                cwd=directory,
-                text=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+            program = home / "bin" / "spark-class"
+            return started(
+                stack, [program, f"org.apache.spark.deploy.{name}", *arguments], directory
             )
-            stack.callback(process.wait, PATIENCE_S)
-            stack.callback(process.terminate)
-            assert process.stderr is not None
-            stack.callback(process.stderr.close)
-            return process.pid, process.stderr
 
         _, lines = start("master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        url = _wait_for(lines, r"Starting Spark master at (spark://\S+)")
+        url = wait_for(lines, r"Starting Spark master at (spark://\S+)")
         pids: list[int] = []
         for number in range(workers):
             pid, lines = start(
@@ -73,7 +81,7 @@ def standalone(directory: Path, *, workers: int = 1, cores: int = 2) -> Iterator
                 str(directory / f"work{number}"),
                 url,
             )
-            _wait_for(lines, r"Successfully (registered) with master")
+            wait_for(lines, r"Successfully (registered) with master")
             pids.append(pid)
         yield Standalone(url, tuple(pids))
 
@@ -95,7 +103,7 @@ def kill_executor(worker: int) -> None:
     raise AssertionError(f"worker {worker} has no executor")
 
 
-def _wait_for(lines: IO[str], pattern: str) -> str:
+def wait_for(lines: IO[str], pattern: str) -> str:
     for line in lines:
         if match := re.search(pattern, line):
             return match[1]

@@ -11,12 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.java import skip_without
-from tests.patience import PATIENCE_S
 from tests.spark.test_pipeline import Job
 
 if TYPE_CHECKING:
@@ -101,79 +100,29 @@ print("SEEN", json.dumps({"exact": books.exact, "loaded": loaded}))
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """A standalone master with one worker of two cores, on loopback."""
-    pyspark = pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark")
     skip_without()
-    home = Path(pyspark.__file__).parent
-    with ExitStack() as stack:
+    from tests.spark.standalone import standalone
 
-        def start(name: str, *arguments: str) -> IO[str]:
-            program = home / "bin" / "spark-class"
-            command = [program, f"org.apache.spark.deploy.{name}", *arguments]
-            return _started(stack, command, tmp_path)
-
-        said = start("master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        url = _wait_for(said, r"Starting Spark master at (spark://\S+)")
-        worker = start(
-            "worker.Worker",
-            "--host",
-            "127.0.0.1",
-            "--webui-port",
-            "0",
-            "-c",
-            "2",
-            "-m",
-            "2g",
-            "-d",
-            str(tmp_path / "work"),
-            url,
-        )
-        _wait_for(worker, r"Successfully (registered) with master")
-        yield url
+    with standalone(tmp_path) as running:
+        yield running.url
 
 
 @pytest.fixture
 def connect_server(tmp_path: Path) -> Iterator[str]:
     """A Spark Connect server of two cores, on loopback; its address."""
     pytest.importorskip("grpc")
+    skip_without()
+    from tests.spark.standalone import started, wait_for
+
     with ExitStack() as stack:
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         conf = ["--conf", "spark.connect.grpc.binding.port=0", "--conf", "spark.ui.enabled=false"]
         command = submit("--master", "local[2]", *conf, "--class", server, "spark-internal")
-        lines = _started(stack, command, tmp_path)
-        port = _wait_for(lines, r"Spark Connect server started at: \S*:(\d+)")
+        _, lines = started(stack, command, tmp_path)
+        port = wait_for(lines, r"Spark Connect server started at: \S*:(\d+)")
         threading.Thread(target=lambda: list(lines), daemon=True).start()  # else the pipe fills
         yield f"sc://127.0.0.1:{port}"
-
-
-def _started(stack: ExitStack, command: list[str | Path], directory: Path) -> IO[str]:
-    """Start a daemon of Spark that ends with the stack; what it logs."""
-    pyspark = pytest.importorskip("pyspark")
-    process = subprocess.Popen(
-        command,
-        env={
-            **os.environ,
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONPATH": str(SRC),
-            "PYSPARK_PYTHON": sys.executable,
-        },
-        cwd=directory,
-        text=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    stack.callback(process.stderr.close)
-    stack.callback(process.wait, PATIENCE_S)
-    stack.callback(process.terminate)
-    return process.stderr
-
-
-def _wait_for(lines: IO[str], pattern: str) -> str:
-    for line in lines:
-        if match := re.search(pattern, line):
-            return match[1]
-    raise AssertionError(f"ended without saying {pattern}")
 
 
 def run(command: list[str | Path], **environment: str) -> dict[str, Any]:

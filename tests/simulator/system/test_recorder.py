@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from kohort.client.common.types import TopicPartition
@@ -210,14 +207,6 @@ def test_a_deleted_topic_and_a_stable_generation() -> None:
     assert wire.history.stable == [("g", 4, 4)]
 
 
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.mark.usefixtures("quiet")
 def test_a_world_notes_every_kind_of_request() -> None:
     """Commits, transactions, fetches and deletions, and what is committed at the end."""
     programs = tuple(

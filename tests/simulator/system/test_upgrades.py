@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -61,14 +59,6 @@ OFFSET = StoredOffset(7, 3, "note", 1_000)
 GROUP = StoredGroup(
     "consumer", 4, "range", "m", 900, {"m": StoredMember("m", "i", "c", "/h", 60, 30, b"s", b"a")}
 )
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Simulated brokers log what happens to them; it is in the story."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 # -- whole systems
@@ -260,7 +250,7 @@ def test_both_sides_learn_what_the_older_one_knows() -> None:
     old = release_before(1, "classic").apis
     frame = lowered(answer, old, {PRODUCE: 3})
     assert frame[:4] == b"head"
-    told = decode(ApiVersionsResponse, version, frame[4:])
-    newest = {api.api_key: api.max_version for api in told.api_keys}
+    answered = decode(ApiVersionsResponse, version, frame[4:])
+    newest = {api.api_key: api.max_version for api in answered.api_keys}
     assert (newest[PRODUCE], newest[LIST_OFFSETS], newest[END_TXN]) == (3, 5, 1)
-    assert told.finalized_features == [], "no transactions as of KIP-890"
+    assert answered.finalized_features == [], "no transactions as of KIP-890"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -52,14 +50,6 @@ L0 = TopicPartition(LEDGER, 0)
 T0 = TopicPartition(TABLE, 0)
 W0 = TopicPartition(WINDOW, 0)
 OTHERS = ("fill", "trail", "trim", "redrive", "remake", "refill", "span", "look")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Simulated brokers log what happens to them; it is in the story."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.rows(2)
