@@ -176,13 +176,28 @@ def test_the_end_of_a_run_is_a_fetch_of_all() -> None:
 
 def test_a_search_that_gives_up_is_no_good_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """SY18: without an end of the search nothing is said to hold."""
-    monkeypatch.setattr(model, "BUDGET", 1_000)
+    monkeypatch.setattr(model, "BUDGET", 20)
     commits = [op(COMMIT, n, None, n, q=n) for n in range(1, 20)]
     reads = [op(FETCH, 100 + 2 * n, 101 + 2 * n, n, q=n) for n in range(1, 20)]
     with pytest.raises(GaveUpError):
         unexplained([*commits, *reads])
-    with pytest.raises(Violation, match="no verdict on group readers, all 2 partitions"):
+    with pytest.raises(Violation, match="no verdict on group readers, input-0"):
         check_group("readers", [*commits, *reads])
+
+
+def test_many_repeats_without_an_answer_have_a_verdict() -> None:
+    """SY18: a client repeats its commits for a long time, as seeds 50000147 and 60000388 have it."""
+    repeated = [op(COMMIT, at, None, at // 18, q=2) for at in range(180)]
+    answered = [
+        op(COMMIT, 300, 301, 9, q=2),
+        *(op(FETCH, at, at + 1, 9, q=2) for at in range(302, 308, 2)),
+        *(op(COMMIT, at, at + 1, at) for at in range(310, 330, 2)),
+    ]
+    late, torn = op(FETCH, 400, 401, 4, q=2), op(FETCH, 402, 403, 4, q=3)
+    assert unexplained([*repeated, *answered, late]) is None
+    wrong = unexplained([*repeated, *answered, late, torn])
+    assert wrong is not None
+    assert wrong.operation == torn
 
 
 def _orders(

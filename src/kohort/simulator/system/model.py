@@ -10,7 +10,8 @@ Rules:
   the marker and no fetch passes it.
 - A commit without an answer takes effect at any later moment, or never.
 - The search is Wing and Gong's, from answer to answer: all that the registers may hold by then,
-  with the operations under way that have taken effect. It goes partition by partition first, then
+  with the operations under way that have taken effect. What can do no more than another possibility
+  is dropped (`_Frontier`). It goes partition by partition first, then
   over all partitions of a group at once. One that needs more than `BUDGET` steps ends with a
   Violation that says so: there is no verdict then, which is never taken for a good one.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from kohort.client.common.types import TopicPartition
@@ -147,6 +149,36 @@ def unexplained(operations: Iterable[Operation]) -> Unexplained | None:
     return _Search(operations).run()
 
 
+class _Frontier:
+    """Configs of which none can do all that another one can.
+
+    One can when it holds the same, the same commits with an answer have taken effect, it has used
+    up no other commit without an answer, and all fetches that the other has explained.
+    """
+
+    def __init__(self, unknown: frozenset[int], fetches: frozenset[int]) -> None:
+        self._unknown, self._fetches = unknown, fetches
+        self._kept: dict[Config, list[frozenset[int]]] = defaultdict(list)
+
+    def add(self, config: Config) -> bool:
+        """False, and nothing else, when one that is kept can do the same."""
+        state, taken = config
+        kept = self._kept[state, taken - self._unknown - self._fetches]
+        if any(self._can(one, taken) for one in kept):
+            return False
+        kept[:] = [one for one in kept if not self._can(taken, one)]
+        kept.append(taken)
+        return True
+
+    def configs(self) -> list[Config]:
+        """All that are kept."""
+        return [(state, taken) for (state, _), kept in self._kept.items() for taken in kept]
+
+    def _can(self, one: frozenset[int], other: frozenset[int]) -> bool:
+        used, explained = one & self._unknown, other & self._fetches
+        return used <= other and explained <= one
+
+
 class _Search:
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._all = _that_matter(operations)
@@ -157,6 +189,7 @@ class _Search:
             for one in self._all
         ]
         self._reads = [one.kind is Kind.FETCH for one in self._all]
+        self._fetches = frozenset(i for i, is_read in enumerate(self._reads) if is_read)
         self._unknown = frozenset(i for i, one in enumerate(self._all) if one.done is None)
         last_shown = _last_shown(self._all)
         self._shown_until = [
@@ -166,57 +199,55 @@ class _Search:
         self._now = 0
         self._open: list[int] = []
         self._left = BUDGET
+        self._entries = 0
 
     def run(self) -> Unexplained | None:
-        configs: set[Config] = {((None,) * len(self._places), frozenset())}
+        configs: Iterable[Config] = [((None,) * len(self._places), frozenset())]
         events = [(one.asked, False, i) for i, one in enumerate(self._all)]
         events += [(one.done, True, i) for i, one in enumerate(self._all) if one.done is not None]
         for self._now, is_answer, number in sorted(events):
             if not is_answer:
                 self._open.append(number)
-                configs = {self._with_reads(config) for config in configs}
+                configs = [self._with_reads(config) for config in configs]
                 continue
             after, seen = self._answered(number, configs)
-            if not after:
+            configs = after.configs()
+            if not configs:
                 held = frozenset(
-                    tuple(state[place] for place, _ in self._effects[number]) for state, _ in seen
+                    tuple(state[place] for place, _ in self._effects[number])
+                    for state, _ in seen.configs()
                 )
                 return Unexplained(self._all[number], held)
             self._open.remove(number)
-            configs = self._least(after)
         return None
 
-    def _least(self, configs: set[Config]) -> set[Config]:
-        """Without those that another one can follow: it holds the same, the same answers are due,
-        and it has used up fewer of the commits without an answer."""
-        alike: dict[Config, list[frozenset[int]]] = defaultdict(list)
-        for state, taken in sorted(configs, key=lambda config: len(config[1])):
-            used = alike[state, taken - self._unknown]
-            unknown = taken & self._unknown
-            if not any(fewer <= unknown for fewer in used):
-                used.append(unknown)
-        return {(state, due | one) for (state, due), used in alike.items() for one in used}
-
-    def _answered(self, number: int, configs: set[Config]) -> tuple[set[Config], set[Config]]:
+    def _answered(self, number: int, configs: Iterable[Config]) -> tuple[_Frontier, _Frontier]:
         """What may be once an operation has taken effect, and all that was looked at."""
-        after: set[Config] = set()
-        seen, to_do = set(configs), list(configs)
+        after, seen = self._frontier(), self._frontier()
+        # Those that have used up least come first: most others are then dropped unseen.
+        to_do = [self._entry(config) for config in configs if seen.add(config)]
+        heapify(to_do)
         while to_do:
             self._left -= 1
             if self._left < 0:
                 raise GaveUpError
-            state, taken = to_do.pop()
+            state, taken = heappop(to_do)[-1]
             if number in taken:
                 after.add((state, taken - {number}))
                 continue
             for other in self._next(taken):
                 config = self._with_reads((self._applied(state, other), taken | {other}))
-                if config not in seen and (
-                    other == number or self._is_of_use(other, taken, config)
-                ):
-                    seen.add(config)
-                    to_do.append(config)
+                is_of_use = other == number or self._is_of_use(other, taken, config)
+                if is_of_use and seen.add(config):
+                    heappush(to_do, self._entry(config))
         return after, seen
+
+    def _entry(self, config: Config) -> tuple[int, int, Config]:
+        self._entries += 1
+        return len(config[1] & self._unknown), self._entries, config
+
+    def _frontier(self) -> _Frontier:
+        return _Frontier(self._unknown, self._fetches)
 
     def _next(self, taken: frozenset[int]) -> Iterable[int]:
         """The commits under way that may take effect next. Of those without an answer that do the
