@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import types
@@ -111,13 +112,19 @@ class Config:
         return cls.__name__.removesuffix("Config").lower()
 
     @classmethod
+    @functools.cache
+    def _hints(cls) -> dict[str, Any]:
+        """The fields' types; to evaluate them takes longer than all else of a client's making."""
+        return typing.get_type_hints(cls)
+
+    @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from dotted or snake_case keys; text values are converted to the field's type.
 
         Raises ConfigError for an unknown key (naming the nearest), a key given twice in two
         spellings, or a value that does not convert. Nothing is started before that.
         """
-        known, hints = set(cls.field_names()), typing.get_type_hints(cls)
+        known, hints = set(cls.field_names()), cls._hints()
         seen: dict[str, Any] = {}
         for key, value in values.items():
             name = plain(key)

@@ -186,7 +186,7 @@ def test_a_search_that_gives_up_is_no_good_verdict(monkeypatch: pytest.MonkeyPat
 
 
 def test_many_repeats_without_an_answer_have_a_verdict() -> None:
-    """SY18: a client repeats its commits for a long time, as seeds 50000147 and 60000388 have it."""
+    """SY18: a client repeats its commits for a long time, as in seeds 50000147 and 60000388."""
     repeated = [op(COMMIT, at, None, at // 18, q=2) for at in range(180)]
     answered = [
         op(COMMIT, 300, 301, 9, q=2),

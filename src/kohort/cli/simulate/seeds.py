@@ -5,6 +5,7 @@ Shell: the clock, processes.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import time
@@ -20,6 +21,7 @@ _AHEAD = 8
 """Seeds given to each process beyond the one it works at."""
 _SEEDS_A_PROCESS = 300
 """Then others begin: threads and tracebacks of killed programs keep some of the worlds alive."""
+_ALLOCATIONS_A_COLLECTION = 20_000
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def _in_processes(
 ) -> Iterator[T]:
     from concurrent.futures import Future, ProcessPoolExecutor
 
-    with ProcessPoolExecutor(jobs, initializer=prepare) as pool:
+    with ProcessPoolExecutor(jobs, initializer=_begin, initargs=(prepare,)) as pool:
         under_way: deque[Future[T]] = deque()
         try:
             for number in numbers:
@@ -90,6 +92,13 @@ def _in_processes(
         finally:
             for future in under_way:
                 future.cancel()
+
+
+def _begin(prepare: Callable[[], object]) -> None:
+    """In a further process: a run makes much that lives long and little that is garbage."""
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS_A_COLLECTION, 10, 10)
+    prepare()
 
 
 class Tally:

@@ -75,7 +75,10 @@ class SyncProcess:
             SystemLoop(self.machine, network), schedule.split(name).random
         )
         self._thread: threading.Thread | None = None
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._back = threading.Lock(), threading.Lock()
+        """Each is released by one thread and taken by the other: a switch."""
+        self._go.acquire()
+        self._back.acquire()
         self._waits_for: Callable[[], bool] | None = None
         self._timer: Handle | None = None
         self._is_over = False
