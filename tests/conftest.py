@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -145,6 +146,18 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="module")
+def peers_collected() -> Iterator[None]:
+    """What kafka-python and aiokafka leave open is collected here: else a later test fails for it.
+
+    A socket that is being connected while its client closes stays open, for example.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

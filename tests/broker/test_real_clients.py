@@ -6,7 +6,6 @@ The full matrix of clients, codecs and faults is elsewhere; this is what must ne
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,22 +14,12 @@ import pytest
 from tests.clusters import Embedded as Cluster
 from tests.known import known
 from tests.patience import PATIENCE_S
+from tests.peers import PEERS
 
-# kafka-python reads its schemas through a deprecated call of the standard library.
-# They leave sockets open, too, which are collected here: else another test would hear of them.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = PEERS
 
 COUNT = 300
 VALUES = [b"value %d" % i for i in range(COUNT)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left_to_others() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 @pytest.fixture

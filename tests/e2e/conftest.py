@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
 
@@ -53,10 +52,8 @@ def watch() -> Iterator[Watch]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_left_to_others() -> Iterator[None]:
-    """What kafka-python and aiokafka forget to close is collected here, and complains to nobody."""
-    yield
-    gc.collect()
+def nothing_left_to_others(peers_collected: None) -> None:
+    """All modules here run other people's clients."""
 
 
 @pytest.fixture(scope="module")

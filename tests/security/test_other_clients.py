@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,10 @@ import pytest
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
 from tests.patience import PATIENCE_S, until
+from tests.peers import PEERS
 from tests.security.conftest import PASSWORD, USER
 
+pytestmark = PEERS
 Start = Callable[..., Cluster]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -134,8 +135,6 @@ def test_kafka_python(cluster: Cluster, certificates: Certificates, mechanism: s
         found = consumer.poll(timeout_ms=10_000)
     assert [record.value for records in found.values() for record in records] == [b"x"]
     consumer.close()
-    del producer, consumer
-    gc.collect()  # it forgets to close some of its sockets, which the next test would hear of
 
 
 def test_librdkafka_renews_its_login(start: Start) -> None:

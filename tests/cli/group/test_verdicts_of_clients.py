@@ -11,8 +11,9 @@ from tests.cli.group.clients import confluent_member, kohort_member, member
 from tests.cli.group.situations import Why, healthy, sick, words
 from tests.clusters import Cluster
 from tests.e2e.makes import MAKES, fresh
+from tests.peers import PEERS
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python's own
+pytestmark = PEERS
 
 
 # -- of every make
