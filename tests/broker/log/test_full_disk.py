@@ -11,6 +11,8 @@ import pytest
 
 from kohort.broker.log.directory import RESERVE, TOPICS_FILE, DataDirectory
 from kohort.broker.log.files import Buffer, LogFile, MemoryFile, MemoryFiles
+from kohort.broker.log.log import EPOCHS_FILE
+from kohort.broker.state.leadership import Led
 from kohort.broker.state.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.delete_records_request import (
@@ -136,6 +138,34 @@ def test_a_broker_in_memory_reserves_nothing() -> None:
     disk = SmallDisk()
     Harness(disk, FakeEnv(), durability="memory")
     assert RESERVE not in disk.list("")
+
+
+def test_a_leader_that_begins_meanwhile_writes_once_there_is_room() -> None:
+    """Its partition stayed offline until the broker was restarted (seed 60001080)."""
+    harness, disk = full()
+    partition = topic_of(harness).partitions[0]
+    partition.follow(Led(partition.leader, 3, (partition.leader,)))
+    assert partition.offline is None
+    assert partition.epoch_end(3) == (3, 3)
+    for _ in range(2):
+        refused = harness.produce("t", batch_of([b"v"]))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not disk.read_all(f"t-0/{EPOCHS_FILE}")
+    disk.remove("stuff")
+    assert harness.produce("t", batch_of([b"v"])).error_code == 0
+    assert (disk.read_all(f"t-0/{EPOCHS_FILE}") or b"").split(b"\n")[2:] == [b"0 0", b"3 3", b""]
+
+
+def test_the_epoch_of_a_leader_that_wrote_nothing_is_not_used_again() -> None:
+    """An orderly stop keeps it: a coordinator that begins in an older epoch than its markers have
+    is fenced, and its transactions stay open (seed 60002275)."""
+    harness, disk = full()
+    partition = topic_of(harness).partitions[0]
+    partition.follow(Led(partition.leader, 3, (partition.leader,)))
+    disk.remove("stuff")
+    harness.state.close()
+    again = Harness(disk, FakeEnv(), durability="os")
+    assert topic_of(again).partitions[0].leader_epoch == 3
 
 
 def test_a_batch_does_not_pass_one_that_found_no_room() -> None:

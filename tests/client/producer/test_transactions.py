@@ -244,6 +244,18 @@ def test_what_is_lost_is_asked_again() -> None:
     assert d.ends["end"] is None
 
 
+def test_nothing_is_due_after_a_back_off_that_leaves_nothing_to_ask() -> None:
+    """The network thread woke without end until `abort_transaction` (seed 60002450)."""
+    d = Driver(kip_890=False)
+    d.tx.begin()
+    assert not d.tx.admits("t", 0)
+    d.asked(K.ADD_PARTITIONS, added(E.CONCURRENT_TRANSACTIONS))
+    d.take(d.tx.failed(ConnectionFailedError("a record was not stored")))
+    d.later()
+    assert d.idle()
+    assert d.tx.next_deadline() is None
+
+
 @pytest.mark.parametrize("code", [E.UNKNOWN_SERVER_ERROR, E.INVALID_TXN_STATE, 999])
 def test_a_commit_is_never_reported_that_was_refused(code: int) -> None:
     """B57: EndTxn refused with an unknown error ends the producer, not with a success."""

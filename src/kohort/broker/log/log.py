@@ -18,6 +18,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.broker.log.checkpoints import LeaderEpochs
@@ -123,6 +124,8 @@ class PartitionLog:
         """The last write failed, which has been logged."""
         self._rolling = False
         """The file of a new segment may exist: the old one must not grow any more."""
+        self._epochs_unwritten = False
+        """The file of leader epochs lacks the last one; it is written before the next append."""
         self.high = self.end
         self._ending: deque[Completed] = deque()
         self._stable = self.high
@@ -230,7 +233,7 @@ class PartitionLog:
         if self._must_roll(header, now_ms):
             self._guarded(self.roll)
         segment = self.segments[-1]
-        if self.epochs.latest < self.leader_epoch:
+        if self._epochs_unwritten or self.epochs.latest < self.leader_epoch:
             self._begin_epoch()
         base_offset, position = segment.next_offset, segment.file.size
         if batch.readonly:
@@ -269,7 +272,7 @@ class PartitionLog:
             or self._must_roll(run, now_ms)
         ):
             return None
-        if self.epochs.latest < self.leader_epoch:
+        if self._epochs_unwritten or self.epochs.latest < self.leader_epoch:
             self._begin_epoch()
         base_offset, position = segment.next_offset, segment.file.size
         written = run.stamped(base_offset, position, self.leader_epoch)
@@ -323,16 +326,23 @@ class PartitionLog:
 
     def _begin_epoch(self) -> None:
         # Batches carry epochs, too, so they need not be durable; the first, not even written.
-        begun = self.epochs.begin(self.leader_epoch, self.active.next_offset)
-        if begun and (len(self.epochs.entries) > 1 or len(self.segments) > 1 or self.active.size):
+        if self.epochs.begin(self.leader_epoch, self.active.next_offset):
+            is_first = len(self.epochs.entries) == 1
+            self._epochs_unwritten = not is_first or len(self.segments) > 1 or self.active.size > 0
+        if self._epochs_unwritten:
             path, data = f"{self.directory}/{EPOCHS_FILE}", self.epochs.encode()
             self._guarded(lambda: replace_file(self._files, path, data, durable=False))
+            self._epochs_unwritten = False
 
     def begin_leader_epoch(self, epoch: int) -> None:
-        """What is appended from now on belongs to this epoch. Raises BrokerError."""
+        """What is appended from now on belongs to this epoch.
+
+        Appends are refused as long as the disk does not take the epoch's beginning.
+        """
         if epoch > self.leader_epoch and not self.closed:
             self.leader_epoch = epoch
-            self._begin_epoch()
+            with suppress(BrokerError):  # `_guarded` has logged it
+                self._begin_epoch()
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the end of the log."""
@@ -553,9 +563,9 @@ class PartitionLog:
         """What saves the next start from reading the log; a short one is read as fast."""
         active = self.active
         whole = len(self.segments) == 1 and active.base_offset == 0
-        if self.epochs.latest < self.leader_epoch and self.leader_epoch > 0:
+        begun = self.leader_epoch > 0 and self.epochs.begin(self.leader_epoch, active.next_offset)
+        if begun or self._epochs_unwritten:
             # Nothing was appended in it since a crash: no batch would say that it had begun.
-            self.epochs.begin(self.leader_epoch, active.next_offset)
             path = f"{self.directory}/{EPOCHS_FILE}"
             replace_file(self._files, path, self.epochs.encode(), durable=self._durable)
         if not active.index.on_disk and not active.index.is_short:

@@ -145,10 +145,7 @@ class Partition:
         """It is led otherwise now."""
         self.leader, self._epoch = led.leader, led.epoch
         if self.log is not None:
-            try:
-                self.log.begin_leader_epoch(led.epoch)
-            except BrokerError as error:
-                self.fail(f"its leader epochs cannot be written: {error}")
+            self.log.begin_leader_epoch(led.epoch)
 
     def _upto(self, opened: PartitionLog, committed: bool) -> Mark:
         return opened.stable if committed else opened.high

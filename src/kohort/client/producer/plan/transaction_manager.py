@@ -251,6 +251,7 @@ class Transactions:
         """What to send now; it is answered by `answered` before there is another."""
         if self._asked is not None or now_ms < self._retry_at_ms:
             return None
+        self._retry_at_ms = 0
         self._asked = self._plan()
         return self._asked
 
