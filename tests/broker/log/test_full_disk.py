@@ -11,6 +11,7 @@ import pytest
 
 from kohort.broker.log.directory import RESERVE, TOPICS_FILE, DataDirectory
 from kohort.broker.log.files import Buffer, LogFile, MemoryFile, MemoryFiles
+from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import EPOCHS_FILE
 from kohort.broker.state.leadership import Led
 from kohort.broker.state.topics import Topic
@@ -154,6 +155,27 @@ def test_a_leader_that_begins_meanwhile_writes_once_there_is_room() -> None:
     disk.remove("stuff")
     assert harness.produce("t", batch_of([b"v"])).error_code == 0
     assert (disk.read_all(f"t-0/{EPOCHS_FILE}") or b"").split(b"\n")[2:] == [b"0 0", b"3 3", b""]
+
+
+def test_compaction_waits_for_room(caplog: pytest.LogCaptureFixture) -> None:
+    """Its partition stayed offline until the broker was restarted (seed 60002450)."""
+    disk = SmallDisk()
+    harness = Harness(disk, FakeEnv(), durability="os")
+    harness.create("t", cleanup_policy="compact", segment_bytes="20000")
+    for _ in range(8):
+        assert harness.produce("t", batch_of([b"v" * 9_000], keys=[b"k"])).error_code == 0
+    before = disk.list("t-0")
+    disk.fill()
+    for _ in range(3):
+        harness.env.advance(15_000)
+    assert topic_of(harness).partitions[0].offline is None
+    assert set(disk.list("t-0")) - set(before) <= {COMPACTED_MARKER}
+    assert caplog.text.count("compaction of t-0 waits for room on the disk") == 1
+    disk.remove("stuff")
+    used = DISK_BYTES - disk.room
+    harness.env.advance(15_000)
+    assert DISK_BYTES - disk.room < used - 30_000
+    assert harness.fetch("t", 0).error_code == 0
 
 
 def test_the_epoch_of_a_leader_that_wrote_nothing_is_not_used_again() -> None:

@@ -13,6 +13,7 @@ Rules:
   open. So a rewritten segment needs no index of aborted transactions.
 - The new file is complete and synced before it is renamed to `.swap`; that rename is the moment it
   counts, and from then on a crash finishes the swap (KAFKA-12520).
+- A full disk stops a pass before that rename, and nothing has changed.
 - The work is done in steps, so that the node can serve between them.
 """
 
@@ -20,9 +21,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
+from kohort.broker.log.files import DISK_FULL, Buffer, Files, LogFile, replace_file
 from kohort.broker.log.loading import COMPACTED_MARKER, complete_swap, swap_name
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import Segment
@@ -45,6 +47,10 @@ Stays = Callable[[int, bytes | None, bool, int], bool]
 """Decides about a record: `(offset, key, is a tombstone, the batch's time)`."""
 
 
+class DiskFullError(Exception):
+    """There is no room for the copy; the log is as it was."""
+
+
 class Kept(NamedTuple):
     """What a pass has found: the last offset of each key, and up to where it looked."""
 
@@ -63,7 +69,10 @@ def worth_cleaning(log: PartitionLog, cleaned_to: int) -> bool:
 def clean(
     files: Files, log: PartitionLog, now_ms: int, *, durable: bool
 ) -> Generator[int, None, None]:
-    """Compact a log, step by step. Each step yields the offset that is clean so far."""
+    """Compact a log, step by step. Each step yields the offset that is clean so far.
+
+    Raises DiskFullError, OSError, CorruptRecordError.
+    """
     sealed = _sealed(log)
     limit_ms = now_ms - log.config.delete_retention_ms
     end = sealed[-1].next_offset if sealed else 0
@@ -74,16 +83,34 @@ def clean(
     if not kept.segments:
         return
     if COMPACTED_MARKER not in files.list(log.directory):
-        replace_file(files, f"{log.directory}/{COMPACTED_MARKER}", b"", durable=durable)
+        marker = f"{log.directory}/{COMPACTED_MARKER}"
+        with _needs_room(files, marker):
+            replace_file(files, marker, b"", durable=durable)
     for group in _groups(kept.segments, log.config.segment_bytes):
-        rewriting = _Rewriting(files, log, group, kept.last_offsets, ended, limit_ms)
-        try:
-            for _ in rewriting.steps():
-                yield group[0].base_offset
-            rewriting.swap(durable=durable)
-        finally:
-            rewriting.close()
+        path = f"{log.directory}/{group[0].base_offset:020d}.log.cleaned"
+        with _needs_room(files, path):
+            rewriting = _Rewriting(files, log, group, path, kept.last_offsets, ended, limit_ms)
+            try:
+                for _ in rewriting.steps():
+                    yield group[0].base_offset
+                rewriting.finish(durable=durable)
+            finally:
+                rewriting.close()
+        rewriting.swap(durable=durable)
         yield group[-1].next_offset
+
+
+@contextmanager
+def _needs_room(files: Files, path: str) -> Generator[None]:
+    """A file is made; on a full disk it is removed. Raises DiskFullError then."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        with suppress(OSError):
+            files.remove(path)
+        raise DiskFullError(error.strerror or str(error)) from error
 
 
 def _sealed(log: PartitionLog) -> list[Segment]:
@@ -175,6 +202,7 @@ class _Rewriting:
         files: Files,
         log: PartitionLog,
         group: list[Segment],
+        path: str,
         last_offsets: dict[bytes, int],
         ended: _Ended,
         tombstones_before_ms: int,
@@ -186,7 +214,7 @@ class _Rewriting:
         self._ended = ended
         self._tombstones_before_ms = tombstones_before_ms
         self._base, self._end = group[0].base_offset, group[-1].next_offset
-        self._path = f"{log.directory}/{self._base:020d}.log.cleaned"
+        self._path = path
         self._file: LogFile = self._begin()
 
     def _begin(self) -> LogFile:
@@ -230,13 +258,17 @@ class _Rewriting:
         """Close the file; a file that was not swapped in is removed at the next start."""
         self._file.close()
 
-    def swap(self, *, durable: bool) -> None:
-        """Put the new file in the place of the old ones."""
+    def finish(self, *, durable: bool) -> None:
+        """The new file is complete: from now on it counts."""
         if durable:
             self._file.sync()
         self._file.close()
+        swap = f"{self._log.directory}/{swap_name(self._base, self._end)}"
+        self._files.rename(self._path, swap)
+
+    def swap(self, *, durable: bool) -> None:
+        """Put the new file in the place of the old ones."""
         directory = self._log.directory
-        self._files.rename(self._path, f"{directory}/{swap_name(self._base, self._end)}")
         if durable:
             self._files.sync_dir(directory)
         for segment in self._group:
@@ -246,7 +278,12 @@ class _Rewriting:
         path = f"{directory}/{self._base:020d}.log"
         new = Segment(self._files, directory, self._base, self._files.open(path), interval)
         new.next_offset = self._end
-        new.index.write()
+        try:
+            new.index.write()
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            # it is built again from the segment
         self._log.replace_segments(self._group, new)
 
 

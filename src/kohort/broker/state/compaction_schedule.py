@@ -9,7 +9,7 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
-from kohort.broker.log.cleaner import clean, worth_cleaning
+from kohort.broker.log.cleaner import DiskFullError, clean, worth_cleaning
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError
@@ -40,6 +40,8 @@ class CompactionSchedule:
         self._services = services
         self._cleaned_to: dict[bytes, int] = {}
         """By topic id and partition: where the last pass ended."""
+        self._postponed: set[bytes] = set()
+        """Those that found no room, which has been logged."""
         self._running = False
 
     def look(self) -> None:
@@ -76,16 +78,30 @@ class CompactionSchedule:
             return
         try:
             done = next(steps, None)
+        except DiskFullError as error:
+            self._running = False
+            self._postpone(partition, error)
+            return
         except (OSError, BrokerError, CorruptRecordError) as error:
             self._running = False
             partition.fail(f"compaction failed: {error}")
             return
         if done is None:
             self._running = False
+            self._postponed.discard(_id(partition))
             return
         if done:
             self._cleaned_to[_id(partition)] = done
         self._services.env.call_soon(self._step, partition, steps)
+
+    def _postpone(self, partition: Partition, error: DiskFullError) -> None:
+        if _id(partition) not in self._postponed:
+            log.warning(
+                "compaction of %s-%d waits for room on the disk: %s; free some space",
+                *partition.key,
+                error,
+            )
+        self._postponed.add(_id(partition))
 
 
 def _id(partition: Partition) -> bytes:
