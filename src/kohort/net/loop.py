@@ -95,8 +95,10 @@ class _WakePipe:
     write into another file that has taken the number meanwhile.
     """
 
-    def __init__(self, reading: int, writing: int) -> None:
-        self.reading, self._writing = reading, writing
+    reading = _writing = -1  # also where Ctrl-C comes before the pipe is made
+
+    def __init__(self) -> None:
+        self.reading, self._writing = os.pipe()
         os.set_blocking(self.reading, False)
         os.set_blocking(self._writing, False)
 
@@ -114,8 +116,9 @@ class _WakePipe:
             return
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.reading)
-        close(self._writing)
+        for fd in (self.reading, self._writing):
+            if fd >= 0:
+                close(fd)
 
 
 class Loop:
@@ -154,7 +157,7 @@ class Loop:
         """True in a child of the process that made this loop."""
         self.movers = Movers(movers, self.call_soon_threadsafe) if movers else None
         self._resolver = Resolver(self.call_soon_threadsafe)
-        self._wake_pipe: _WakePipe | None = _WakePipe(*os.pipe())
+        self._wake_pipe: _WakePipe | None = _WakePipe()
         self.watch(self._wake_pipe.reading, READ, self._woken)
         _loops.add(self)
 
