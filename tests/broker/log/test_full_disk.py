@@ -99,6 +99,14 @@ def test_retention_can_be_made_shorter() -> None:
     assert harness.produce("t", batch_of([b"v"])).error_code == 0
 
 
+def test_retention_frees_space_before_it_needs_some() -> None:
+    """To delete what is in the active segment, it is sealed first, for which there was no room."""
+    harness, _ = full(log_retention_ms=60_000)
+    harness.env.advance(10 * 60_000)
+    assert topic_of(harness).partitions[0].start_offset == 3
+    assert harness.produce("t", batch_of([b"v"])).error_code == 0
+
+
 def test_records_can_be_deleted() -> None:
     harness, disk = full()
     parts = [DeleteRecordsPartition(partition_index=0, offset=2)]

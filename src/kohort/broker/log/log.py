@@ -521,11 +521,17 @@ class PartitionLog:
         """Delete what is too old or too much, by the topic's configuration; returns segments."""
         if not self.config.delete or self.offline or self.pins:
             return 0
-        config, count = self.config, 0
-        if config.retention_ms >= 0 and self.active.size > 0:
+        count = self._drop_expired(now_ms)  # first, because a roll needs room on the disk
+        retention_ms = self.config.retention_ms
+        if retention_ms >= 0 and self.active.size > 0:
             newest = self.active.max_timestamp
-            if newest >= 0 and now_ms - newest > config.retention_ms and self.stable == self.end:
+            if newest >= 0 and now_ms - newest > retention_ms and self.stable == self.end:
                 self._guarded(self.roll)
+                count += self._drop_expired(now_ms)
+        return count
+
+    def _drop_expired(self, now_ms: int) -> int:
+        config, count = self.config, 0
         excess = self.size - config.retention_bytes if config.retention_bytes >= 0 else 0
         stable = self.stable.offset
         while len(self.segments) > 1 and self._bases[1] <= stable:
