@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from kohort.errors import ConfigError, StorageError
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
@@ -47,6 +47,9 @@ def use_write_ahead_log(connection: sqlite3.Connection, name: str = "main") -> N
 class SqliteStore(Store):
     """`sqlite:///relative.db` (made absolute here, since executors run elsewhere)."""
 
+    connection_type: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
+    """What makes its connections; a simulator's may end its process between two statements."""
+
     def __init__(self, url: str) -> None:
         path = url.removeprefix("sqlite:///")
         if path == url or not path or path == ":memory:":
@@ -67,6 +70,7 @@ class SqliteStore(Store):
             self.path,
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,
+            factory=self.connection_type,
             check_same_thread=not read_only,  # a handler's is closed by the app, not by its thread
         )
         try:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from kohort.broker.base.config import OFFSETS_TOPIC
 from kohort.errors import KohortError, StorageError
+from kohort.simulator.checks.violation import Violation
 from kohort.simulator.schedule import Schedule
 from kohort.simulator.system.apps import APPS
 from kohort.simulator.system.client_process import ClientProcess
@@ -22,10 +23,15 @@ from kohort.simulator.system.sync_process import SyncProcess
 class Victim(Protocol):
     """A program as faults see it."""
 
+    kind: str
     name: str
     process: ClientProcess | SyncProcess | None
     newest_apis: Mapping[int, int]
     """The versions of APIs that its next life knows."""
+
+    def begin(self) -> None:
+        """Begin the next life, where none runs."""
+        ...
 
     def kill(self) -> None: ...
 
@@ -89,14 +95,24 @@ class Faults:
         self._world.tell(f"*** {kind}: {self._kinds[kind]()}")
 
     def heal(self) -> None:
-        """End every fault; what is dead starts again."""
+        """End every fault; what is dead starts again.
+
+        Raises Violation where a fault has done more harm than it may.
+        """
         self._healed = True
         world, broker = self._world, self._world.broker
         world.network.heal()
         world.flush_ms = (1, 8)
         broker.files.failing_appends = broker.files.failing_syncs = 0
         self._finish_upgrade()
-        offline = broker.alive and any(p.offline for p in broker.state.topics.partitions())
+        offline = [p for p in broker.state.topics.partitions() if p.offline] if broker.alive else []
+        if offline and not world.reached["fault disk_error"]:
+            partition = offline[0]
+            raise Violation(
+                "SY10",
+                f"{partition.topic.name}-{partition.index} is offline until the broker is "
+                f"restarted, without a disk error: {partition.offline}",
+            )
         if offline:
             broker.kill()
         broker.start()
@@ -108,6 +124,8 @@ class Faults:
             program.end_zombies()
             if program.process is not None:
                 program.process.machine.stalled_until_ms = 0
+            if isinstance(program.process, SyncProcess):
+                program.process.crash_at(0, int)
 
     def _later(self, fn: Callable[[], object], most_ms: int = _SLOW_MS) -> int:
         """Call after a random time, unless everything is healed before."""
@@ -285,6 +303,22 @@ class Faults:
         program = self._chance.choice(self._world.programs)
         program.kill()
         return program.name
+
+    def _store_crash(self) -> str:
+        """Before a statement or a commit, or behind a commit that it does not know of."""
+        writers = [p for p in self._world.programs if p.kind == "book"]
+        program = self._chance.choice(writers) if writers else None
+        if program is None or not isinstance(program.process, SyncProcess):
+            return "no store is written"
+        step = self._chance.randint(1, 40)
+        begin = program.begin
+
+        def crashed() -> None:
+            self._reached("store crashed")
+            self._world.schedule.after(self._chance.randint(50, 3_000), begin)
+
+        program.process.crash_at(step, crashed)
+        return f"{program.name} dies at step {step} of its store"
 
     def _client_twin(self) -> str:
         """As after a failover that took a slow process for dead: for a while there are two."""

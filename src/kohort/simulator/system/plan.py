@@ -9,6 +9,7 @@ from typing import Final
 from kohort.simulator.schedule import Random
 
 UPGRADE: Final = "upgrade"
+STORE_CRASH: Final = "store_crash"
 FAULTS: Final = (
     "node_kill",
     "node_stop",
@@ -28,8 +29,9 @@ FAULTS: Final = (
     "wall_jump",
     "slow_network",
     UPGRADE,
+    STORE_CRASH,
 )
-_DRAWN_FAULTS: Final = FAULTS[:-1]
+_DRAWN_FAULTS: Final = FAULTS[: FAULTS.index(UPGRADE)]
 _DRAWN: Final = ("load", "update", "transact", "move", "read", "handle", "book")
 PROGRAMS: Final = (
     *_DRAWN,
@@ -124,6 +126,7 @@ def plan_of(seed: int) -> SystemPlan:
     faults = [f for f in _DRAWN_FAULTS if chance.random() < 0.4]
     if durability == "os":
         faults = [f for f in faults if f not in {"power_cut", "disk_error"}]
+    drawn_apart = (*_upgrades(seed), *(_store_crashes(seed) if "book" in chosen else ()))
     return SystemPlan(
         seed,
         (
@@ -133,8 +136,8 @@ def plan_of(seed: int) -> SystemPlan:
             *(_watched(seed) if READ_INPUT.intersection(chosen) else ()),
             *(_redrives(seed) if "handle" in chosen else ()),
         ),
-        (*faults, *_upgrades(seed)),
-        chance.randint(1, 12) if faults else 2 * len(_upgrades(seed)),
+        (*faults, *drawn_apart),
+        chance.randint(1, 12) if faults else 2 * len(drawn_apart),
         chance.choice((4_000, 10_000, 20_000)),
         chance.choice((1, 2, 3)),
         chance.choice((1, 2, 4)),
@@ -146,6 +149,11 @@ def plan_of(seed: int) -> SystemPlan:
 def _upgrades(seed: int) -> tuple[str, ...]:
     """Whether processes come back as another release, drawn by itself."""
     return (UPGRADE,) if Random(f"upgrade/{seed}").random() < 0.35 else ()
+
+
+def _store_crashes(seed: int) -> tuple[str, ...]:
+    """Whether processes die between two statements of their store, drawn by itself."""
+    return (STORE_CRASH,) if Random(f"store/{seed}").random() < 0.5 else ()
 
 
 def _retained(seed: int) -> tuple[tuple[str, int], ...]:

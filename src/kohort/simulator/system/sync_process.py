@@ -7,6 +7,7 @@ Rules:
   machine.
 - A kill ends it where it waits: `Killed` is raised there, and again wherever it would wait on its
   way out. Its machine is dead by then, so that nothing of that is seen.
+- A crash ends it at a step of its store (`store_crash`) in the same way.
 
 Shell: threads.
 """
@@ -25,6 +26,7 @@ from kohort.simulator.machine import WALL_MS, Clock, Machine
 from kohort.simulator.schedule import Handle, Schedule
 from kohort.simulator.system.client_process import ClientThread
 from kohort.simulator.system.network import Network, SystemLoop
+from kohort.simulator.system.store_crash import stepping
 
 
 class Killed(BaseException):
@@ -84,6 +86,9 @@ class SyncProcess:
         self._is_over = False
         """Whether the time of the present wait is over."""
         self._killed = False
+        self._steps_left = 0
+        """Until it dies; 0: it does not."""
+        self._crashed: Callable[[], object] = int
         self._outcome: list[BaseException | None] = []
 
     # -- the world's side
@@ -104,8 +109,9 @@ class SyncProcess:
         before = NetworkThread.replace(self._network_thread)
         drive_by(self)
         try:
-            self._go.release()
-            self._back.acquire()
+            with stepping(self._step):
+                self._go.release()
+                self._back.acquire()
         finally:
             drive_by(None)
             NetworkThread.replace(before)
@@ -126,6 +132,23 @@ class SyncProcess:
         self.machine.die()
         self._network.process_died(self.machine)
         self.dispose()
+
+    def crash_at(self, step: int, crashed: Callable[[], object]) -> None:
+        """Die at the so-manieth step of a store from now on, and call `crashed`; 0: at none."""
+        self._steps_left, self._crashed = step, crashed
+
+    def _step(self) -> None:
+        if self._killed:
+            raise Killed
+        if self._steps_left == 0:
+            return
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            self._killed = True
+            self.machine.die()
+            self._network.process_died(self.machine)
+            self._crashed()
+            raise Killed
 
     def dispose(self) -> None:
         """End the thread."""
