@@ -50,8 +50,7 @@ def test_a_switch_that_is_refused_is_tried_again(
                 raise sqlite3.OperationalError("database is locked")
             return super().execute(sql, *parameters)  # pyright: ignore[reportArgumentType]
 
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Refusing))
+    monkeypatch.setattr(SqliteStore, "connection_type", Refusing)
     (tmp_path / "rows.db").touch()
     store = SqliteStore(f"sqlite:///{tmp_path}/rows.db")
     try:
