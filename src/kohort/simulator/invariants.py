@@ -279,7 +279,8 @@ SYSTEM: Final = Section(
         "SY8": "a committed offset never moves back, a member of the group has read all below it, "
         "and who gets the partition later reads from there",
         "SY9": "compaction keeps the latest acknowledged value of every key",
-        "SY10": "when faults have ended, every program comes to its end",
+        "SY10": "when faults have ended, every program comes to its end; only an error of the disk "
+        "takes a partition offline, a full one does not",
         "SY11": "an app handles each input until it succeeds, or dead-letters it; it dead-letters "
         "nothing that would succeed",
         "SY12": "no retry of an app begins before its delay has passed",
