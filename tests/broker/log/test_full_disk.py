@@ -198,6 +198,24 @@ def test_the_epoch_of_a_leader_that_wrote_nothing_is_not_used_again() -> None:
     assert topic_of(again).partitions[0].leader_epoch == 3
 
 
+def test_nor_one_whose_log_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SmallDisk()
+    harness = Harness(disk, FakeEnv(), durability="os")
+    harness.create("t")
+    stamp: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    first, second = (batch_of([b"v"], base_sequence=n, **stamp) for n in (0, 1))
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(disk, "open", _no_room)
+        assert harness.produce("t", first).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.produce("t", second).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert harness.produce("t", first).error_code == 0
+    assert harness.produce("t", second).error_code == 0
+
+
+def _no_room(path: str, *, create: bool = False) -> LogFile:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_batch_does_not_pass_one_that_found_no_room() -> None:
     """Nothing is known of its producer yet: the first one there would begin, and what is sent again
     behind it could not follow (it was stored twice, by a client that began again)."""

@@ -176,7 +176,7 @@ class _Pending:
                 code = codes[partition.key]
                 if code:
                     if code in _LATER:
-                        partition.open().producers.hold_back(arrival.header)
+                        partition.hold_back(arrival.header)
                     raise BrokerError(_shown(code, self._call.api_version), _REFUSED)
                 if self._node.topics.partition(*partition.key) is not partition:
                     raise BrokerError(_E.UNKNOWN_TOPIC_OR_PARTITION)
@@ -194,9 +194,10 @@ class _Pending:
         """With KIP-890 each transaction has an epoch of its own, which begins at sequence 0: one
         that begins later has lost its first batch. Raises BrokerError.
         """
-        header, opened = arrival.header, arrival.partition.open()
+        header, opened = arrival.header, arrival.partition.log
         later = self._call.api_version >= _ADDS_FROM and header.base_sequence != 0
-        if later and not opened.producers.is_open(header.producer_id, header.producer_epoch):
+        producer = header.producer_id, header.producer_epoch
+        if later and (opened is None or not opened.producers.is_open(*producer)):
             raise BrokerError(_E.OUT_OF_ORDER_SEQUENCE_NUMBER, "the first batch is missing")
 
     def _append(self, arrival: _Arrival) -> None:

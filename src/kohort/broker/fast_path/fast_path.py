@@ -107,7 +107,7 @@ class FastPath:
         try:
             producers = partition.open().producers  # made now, if these are its first records
         except BrokerError as error:
-            _answer(partition, run, error)
+            _refuse_all(partition, run, error)
             return
         # A producer's batch is checked against its last one, which must have been appended.
         part = Run()
@@ -151,11 +151,7 @@ class FastPath:
             if not partition.append_run(run, partial(_answer, partition, run)):
                 _all_take_slow_path(run)
         except BrokerError as error:
-            from kohort.broker.state.produce_refusal import hold_back
-
-            for entry in run.entries:
-                hold_back(partition, entry, error)
-            _answer(partition, run, error)
+            _refuse_all(partition, run, error)
 
 
 def _is_usual(run: Run, partition: Partition) -> bool:
@@ -164,6 +160,14 @@ def _is_usual(run: Run, partition: Partition) -> bool:
     early = 0 <= run.base_timestamp < now_ms - config.timestamp_before_max_ms
     late = run.max_timestamp - now_ms > config.timestamp_after_max_ms
     return not early and not late and run.largest <= config.max_message_bytes
+
+
+def _refuse_all(partition: Partition, run: Run, error: BrokerError) -> None:
+    from kohort.broker.state.produce_refusal import hold_back
+
+    for entry in run.entries:
+        hold_back(partition, entry, error)
+    _answer(partition, run, error)
 
 
 def _answer(partition: Partition, run: Run, result: Appended | BrokerError) -> None:

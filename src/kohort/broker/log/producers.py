@@ -134,6 +134,10 @@ class Producers:
         if len(self._held_back) > MAX_HELD_BACK:
             self._held_back.popitem(last=False)
 
+    def take_over(self, refused: Producers) -> None:
+        """What was refused before there was a log."""
+        self._held_back.update(refused._held_back)
+
     def _check_held_back(self, batch: BatchHeader) -> ErrorCode | None:
         lowest = self._held_back.get((batch.producer_id, batch.producer_epoch))
         passes = lowest is not None and batch.base_sequence > lowest

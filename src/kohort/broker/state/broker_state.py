@@ -23,6 +23,7 @@ from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partiti
 from kohort.broker.log.files import Files, Names, Syncable, disk_refusal
 from kohort.broker.log.loading import Opening, open_log, segment_bases
 from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.producers import Producers
 from kohort.broker.log.segment import IndexMemory, Segment
 from kohort.broker.log.stored_index import file_name
 from kohort.broker.security.acls import Acls
@@ -77,6 +78,7 @@ class BrokerState:
         """Those of the partitions' directories."""
         self._unsynced_names: Counter[Names] = Counter()
         """How many flushes of them are under way."""
+        self.refused: dict[Partition, Producers] = {}
         self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.leadership = Leadership(config.node_ids())
         self.failpoints = Failpoints()

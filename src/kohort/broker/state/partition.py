@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kohort.broker.base.config import Durability
 from kohort.broker.log.files import disk_refusal
 from kohort.broker.log.log import Appended, Mark, PartitionLog, Span, TimedOffset
+from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers
 from kohort.broker.log.txn_index import AbortedTransaction, Marker
 from kohort.broker.state.leadership import Led
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kohort.broker")
 
+MAX_REFUSED: Final = 1_000
+"""Partitions whose log could not be made, of which refused batches are remembered."""
 AppendDone = Callable[[Appended | BrokerError], None]
 
 
@@ -50,6 +53,8 @@ class TopicServices(Protocol):
     durability: Durability
     leadership: Leadership
     broker_configs: BrokerConfigs
+    refused: dict[Partition, Producers]
+    """What partitions have refused whose log could not be made."""
 
     def open_log(self, partition: Partition) -> PartitionLog:
         """Make the log of a partition. Raises OSError."""
@@ -193,7 +198,19 @@ class Partition:
                 self.log = self.topic.services.open_log(self)
             except OSError as error:
                 raise disk_refusal(error) from error
+            refused = self.topic.services.refused.pop(self, None)
+            if refused is not None:
+                self.log.producers.take_over(refused)
         return self.log
+
+    def hold_back(self, batch: BatchHeader) -> None:
+        """A batch was refused for now: those behind it, which are on their way, may not pass it."""
+        if self.log is not None:
+            self.log.producers.hold_back(batch)
+            return
+        refused = self.topic.services.refused
+        if self in refused or len(refused) < MAX_REFUSED:
+            refused.setdefault(self, Producers()).hold_back(batch)
 
     def append(
         self,

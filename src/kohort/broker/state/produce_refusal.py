@@ -23,8 +23,8 @@ def hold_back(partition: Partition, batch: BatchHeader, error: BrokerError) -> N
     """A batch that found no room is sent again: what its producer has sent behind it may not pass
     it."""
     is_numbered = batch.producer_id >= 0 and batch.base_sequence >= 0
-    if is_numbered and error.code == ErrorCode.KAFKA_STORAGE_ERROR and partition.log is not None:
-        partition.log.producers.hold_back(batch)
+    if is_numbered and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+        partition.hold_back(batch)
 
 
 def refused(partition: Partition, error: BrokerError) -> ProduceResponse:

@@ -140,11 +140,11 @@ class Commits:
         effects += queue.next(identity, self._owned, now_ms, coordinator_known=known)
         return effects
 
-    def deadlines(self) -> list[int | None]:
+    def deadlines(self, now_ms: int) -> list[int | None]:
         """When to plan again, in the loop's milliseconds. Under the lock."""
         if self.queue is None:
             return []
-        due = [self.queue.next_deadline()]
+        due = [self.queue.next_deadline(now_ms)]
         if self._owner.config.enable_auto_commit and len(self._owner.positions):
             due.append(self._auto_at_ms)
         return due

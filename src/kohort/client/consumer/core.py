@@ -290,12 +290,12 @@ class ConsumerCore:
         """One timer for the nearest deadline; what was due has been dealt with just now."""
         with self.lock:
             due = [
-                self.planner.next_deadline(),
-                self.offset_fetcher.next_deadline(),
-                self.queries.next_deadline(),
-                self.committed.next_deadline(),
+                self.planner.next_deadline(now_ms),
+                self.offset_fetcher.next_deadline(now_ms),
+                self.queries.next_deadline(now_ms),
+                self.committed.next_deadline(now_ms),
             ]
-            due += self.commits.deadlines()
+            due += self.commits.deadlines(now_ms)
         if self.session is not None:
             session_ms = self.session.next_deadline()
             due.append(None if session_ms is None else max(session_ms, now_ms + 1))

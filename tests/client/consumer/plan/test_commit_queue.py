@@ -127,7 +127,7 @@ def test_loading_coordinator_is_waited_for() -> None:
     send = world.sent()
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert world.lane.answered(send.token, {P0: code}, 0) == []
-    assert world.lane.next_deadline() == 100
+    assert world.lane.next_deadline(0) == 100
     assert world.next(99) == []
     assert isinstance(world.next(100)[0], CommitSend)
 
@@ -181,7 +181,7 @@ def test_a_stale_epoch_that_does_not_go_on_is_tried_after_a_back_off() -> None:
     world.lane.submit(job((P0, 5), until=1_000))
     stale = {P0: int(ErrorCode.STALE_MEMBER_EPOCH)}
     world.lane.answered(world.sent().token, stale, 10)
-    assert world.lane.next_deadline() == 110
+    assert world.lane.next_deadline(10) == 110
     assert world.next(109) == []
     world.lane.answered(world.sent(110).token, stale, 950)
     (done,) = world.next(1_000)

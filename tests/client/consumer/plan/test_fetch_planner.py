@@ -490,8 +490,20 @@ def test_a_lost_connection_is_tried_again_and_resets_nothing() -> None:
     order = world.one()
     world.planner.failed(order.token, 0)
     assert world.plan(99) == []
-    assert world.planner.next_deadline() == 100
+    assert world.planner.next_deadline(0) == 100
     assert asked(world.one(100)) == {0, 1}
+
+
+def test_a_back_off_that_has_ended_hides_none_that_has_not() -> None:
+    """A paused partition is not asked for when its back-off ends; the timer is for the other."""
+    world = World(2, nodes=2)
+    first, second = world.plan()
+    world.planner.failed(first.token, 0)
+    world.positions.get(world.tps[0]).paused = True
+    world.planner.failed(second.token, 150)
+    assert world.plan(150) == []
+    assert world.planner.next_deadline(150) == 250
+    assert asked(world.one(250)) == {1}
 
 
 def test_moved_leader_asks_for_metadata() -> None:

@@ -229,12 +229,12 @@ class CommitQueue:
             return [*self._finish_all(self._refused(code, sent.identity)), refused]
         return self._finish_each(codes)
 
-    def next_deadline(self) -> int | None:
-        """When a back-off or a job's time ends, or None."""
+    def next_deadline(self, now_ms: int) -> int | None:
+        """When the next back-off or a job's time ends, or None."""
         times = [job.deadline_ms for job in (*self._waiting, *self._jobs) if not job.done]
-        if self._retry_at_ms and self._sent is None and times:
+        if self._sent is None and times:
             times.append(self._retry_at_ms)
-        return min(times, default=None)
+        return min((at for at in times if at > now_ms), default=None)
 
     def abandon(self, error: KohortError) -> list[CommitEffect]:
         """The consumer closes: every remaining commit fails with `error`."""

@@ -115,11 +115,11 @@ class CommittedQueries:
                 query.found[tp] = None
         return False
 
-    def next_deadline(self) -> int | None:
-        """When a back-off or a query's time ends, or None."""
+    def next_deadline(self, now_ms: int) -> int | None:
+        """When the next back-off or a query's time ends, or None."""
         times = [query.deadline_ms for query in self._queries]
-        times += [q.retry_at_ms for q in self._queries if q.retry_at_ms and q.sent is None]
-        return min(times, default=None)
+        times += [query.retry_at_ms for query in self._queries if query.sent is None]
+        return min((at for at in times if at > now_ms), default=None)
 
     def abandon(self, error: KohortError) -> list[CommittedDone]:
         """The consumer closes: every remaining lookup ends with `error`."""

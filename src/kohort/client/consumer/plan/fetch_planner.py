@@ -390,12 +390,12 @@ class FetchPlanner:
         held, self.parked = self.parked, False
         return held
 
-    def next_deadline(self) -> int | None:
-        """When a back-off ends, or None."""
+    def next_deadline(self, now_ms: int) -> int | None:
+        """When the next back-off ends, or None. One that has ended waits for something else."""
         times = [
             p.retry_at_ms
             for p in self.positions
-            if p.retry_at_ms and p.phase is Phase.FETCHING and p.in_flight is None
+            if p.retry_at_ms > now_ms and p.phase is Phase.FETCHING and p.in_flight is None
         ]
         return min(times, default=None)
 

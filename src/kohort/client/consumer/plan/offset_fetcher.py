@@ -168,14 +168,16 @@ class OffsetFetcher:
                 self._found(question, position, asked, answer, settled.resets, now_ms)
         return settled
 
-    def next_deadline(self) -> int | None:
-        """When a back-off ends, or None."""
+    def next_deadline(self, now_ms: int) -> int | None:
+        """When the next back-off ends, or None. One that has ended waits for something else."""
         if self.positions.settled:
             return None
         waiting = [
             p.retry_at_ms
             for p in self.positions
-            if p.retry_at_ms and p.asked is None and p.phase not in (Phase.FETCHING, Phase.FAILED)
+            if p.retry_at_ms > now_ms
+            and p.asked is None
+            and p.phase not in (Phase.FETCHING, Phase.FAILED)
         ]
         return min(waiting, default=None)
 

@@ -118,11 +118,11 @@ class OffsetQueries:
             self._note(query, tp, answer)
         return stale
 
-    def next_deadline(self) -> int | None:
-        """When a back-off or a query's time ends, or None."""
+    def next_deadline(self, now_ms: int) -> int | None:
+        """When the next back-off or a query's time ends, or None."""
         times = [query.deadline_ms for query in self._queries]
-        times += [query.retry_at_ms for query in self._queries if query.retry_at_ms]
-        return min(times, default=None)
+        times += [query.retry_at_ms for query in self._queries]
+        return min((at for at in times if at > now_ms), default=None)
 
     def abandon(self, error: KohortError) -> list[QueryDone]:
         """The consumer closes: every remaining lookup ends with `error`."""
