@@ -25,7 +25,7 @@ from kohort.broker.coordinator.txn_verification import PartitionVerification
 from kohort.broker.log.log import Appended
 from kohort.broker.log.producers import AppendedBatch
 from kohort.broker.state.partition import Partition
-from kohort.broker.state.produce_refusal import hold_back, refuse
+from kohort.broker.state.produce_refusal import hold_back, hold_back_without_room, refuse
 from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchHeader
 from kohort.wire.messages.produce_request import PartitionProduceData, ProduceRequest
@@ -176,7 +176,7 @@ class _Pending:
                 code = codes[partition.key]
                 if code:
                     if code in _LATER:
-                        partition.hold_back(arrival.header)
+                        hold_back(partition, arrival.header)
                     raise BrokerError(_shown(code, self._call.api_version), _REFUSED)
                 if self._node.topics.partition(*partition.key) is not partition:
                     raise BrokerError(_E.UNKNOWN_TOPIC_OR_PARTITION)
@@ -213,7 +213,7 @@ class _Pending:
             appended = partition.append(arrival.batch, arrival.header, done)
         except BrokerError as error:
             self._missing -= 1
-            hold_back(partition, arrival.header, error)
+            hold_back_without_room(partition, arrival.header, error)
             response.log_start_offset = partition.start_offset
             raise
         response.base_offset = appended.base_offset

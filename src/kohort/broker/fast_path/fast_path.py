@@ -163,10 +163,10 @@ def _is_usual(run: Run, partition: Partition) -> bool:
 
 
 def _refuse_all(partition: Partition, run: Run, error: BrokerError) -> None:
-    from kohort.broker.state.produce_refusal import hold_back
+    from kohort.broker.state.produce_refusal import hold_back_without_room
 
     for entry in run.entries:
-        hold_back(partition, entry, error)
+        hold_back_without_room(partition, entry, error)
     _answer(partition, run, error)
 
 

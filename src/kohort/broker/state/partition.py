@@ -12,12 +12,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.base.config import Durability
 from kohort.broker.log.files import disk_refusal
 from kohort.broker.log.log import Appended, Mark, PartitionLog, Span, TimedOffset
-from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers
 from kohort.broker.log.txn_index import AbortedTransaction, Marker
 from kohort.broker.state.leadership import Led
@@ -28,14 +27,13 @@ if TYPE_CHECKING:
     from kohort.broker.base.config import BrokerConfig
     from kohort.broker.base.env import Env
     from kohort.broker.log.log import BatchRun
+    from kohort.broker.log.producers import Producers
     from kohort.broker.log.topic_config import TopicConfig
     from kohort.broker.state.dynamic_broker_config import BrokerConfigs
     from kohort.broker.state.leadership import Leadership
 
 log = logging.getLogger("kohort.broker")
 
-MAX_REFUSED: Final = 1_000
-"""Partitions whose log could not be made, of which refused batches are remembered."""
 AppendDone = Callable[[Appended | BrokerError], None]
 
 
@@ -202,15 +200,6 @@ class Partition:
             if refused is not None:
                 self.log.producers.take_over(refused)
         return self.log
-
-    def hold_back(self, batch: BatchHeader) -> None:
-        """A batch was refused for now: those behind it, which are on their way, may not pass it."""
-        if self.log is not None:
-            self.log.producers.hold_back(batch)
-            return
-        refused = self.topic.services.refused
-        if self in refused or len(refused) < MAX_REFUSED:
-            refused.setdefault(self, Producers()).hold_back(batch)
 
     def append(
         self,

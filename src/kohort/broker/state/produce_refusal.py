@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from kohort.broker.log.producers import Producers
 from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchHeader
@@ -11,6 +14,9 @@ from kohort.wire.messages.produce_response import (
     TopicProduceResponse,
 )
 
+MAX_REFUSED: Final = 1_000
+"""Partitions whose log could not be made, of which refused batches are remembered."""
+
 
 def refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     """Fill in the answer for one partition."""
@@ -19,12 +25,21 @@ def refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     response.base_offset = -1
 
 
-def hold_back(partition: Partition, batch: BatchHeader, error: BrokerError) -> None:
-    """A batch that found no room is sent again: what its producer has sent behind it may not pass
-    it."""
+def hold_back(partition: Partition, batch: BatchHeader) -> None:
+    """A batch was refused for now: those behind it, which are on their way, may not pass it."""
+    if partition.log is not None:
+        partition.log.producers.hold_back(batch)
+        return
+    refused = partition.topic.services.refused
+    if partition in refused or len(refused) < MAX_REFUSED:
+        refused.setdefault(partition, Producers()).hold_back(batch)
+
+
+def hold_back_without_room(partition: Partition, batch: BatchHeader, error: BrokerError) -> None:
+    """A batch that found no room is sent again."""
     is_numbered = batch.producer_id >= 0 and batch.base_sequence >= 0
     if is_numbered and error.code == ErrorCode.KAFKA_STORAGE_ERROR:
-        partition.hold_back(batch)
+        hold_back(partition, batch)
 
 
 def refused(partition: Partition, error: BrokerError) -> ProduceResponse:
