@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,7 @@ from kohort.wire.messages.offset_fetch_request import (
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from kohort.wire.messages.produce_response import ProduceResponse
 from tests.broker.harness import Answer, Harness, batch_of, produce_request
+from tests.broker.transacting import markers_request
 
 E = ErrorCode
 GROUP = "g"
@@ -387,6 +389,25 @@ def test_a_marker_stands_behind_what_was_replayed_before_it(nodes: Nodes) -> Non
         assert nodes.batches() == []
         assert nodes.nodes.coordinators.takes_markers(partition)
         assert nodes.batches() == [1]
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "the disk is broken")])
+def test_what_is_answered_behind_a_marker_waits_for_its_flush(error: OSError | None) -> None:
+    """G10: the flush is not of the coordinator's own append; when it fails, the answer says so."""
+    nodes = Nodes(durability="fsync")
+    nodes.commit(1)
+    nodes.env.hold_flushes = True
+    markers = markers_request(7, 0, commit=True)
+    markers.markers[0].topics[0].name = OFFSETS_TOPIC
+    markers.markers[0].topics[0].partition_indexes = [nodes.host().partition.index]
+    nodes.send(markers, 1, nodes.coordinator)
+    waiting = nodes.send(nodes.fetch_request(), 9, nodes.coordinator)
+    assert not waiting.done
+    nodes.env.hold_flushes, nodes.env.flush_error = False, error
+    nodes.env.run_flushes()
+    nodes.env.settle()
+    group = nodes.read(waiting, OffsetFetchResponse, 9).groups[0]
+    assert group.error_code == (0 if error is None else E.NOT_COORDINATOR)
 
 
 def test_a_node_that_is_shut_down_writes_its_batch_first(nodes: Nodes) -> None:
