@@ -72,6 +72,32 @@ class Side:
         self.end(self.sender.answered(plan, answers, now_ms))
 
 
+def one_by_one(side: Side, count: int, **how):
+    """Each batch in a request of its own."""
+    plans = []
+    for _ in range(count):
+        side.add(b"v" * 150)
+        side.close(5)
+        plans += side.plan(5, **how)
+    return plans
+
+
+def test_no_more_batches_are_under_way_than_a_broker_knows_again() -> None:
+    """P2: a leader moves, and the next one gets no sixth batch before the first is answered: sent
+    again, it would be out of order, and stored twice under another epoch (seed 64000017)."""
+    side = Side(max_in_flight_requests_per_connection=5)
+    side.sender.take_identity(9, 0)
+    first = one_by_one(side, 3)
+    rest = one_by_one(side, 4, leader=lambda topic, partition: 2)
+    assert (len(first), len(rest)) == (3, 2)
+    for plan in rest:
+        side.ok(plan, 6)
+    assert side.plan(6, leader=lambda topic, partition: 2) == []
+    side.ok(first[0], 7)
+    (sixth,) = side.plan(7, leader=lambda topic, partition: 2)
+    assert sixth.batches[0].sequence == 5
+
+
 def seal_of(batch):
     """What the batch would be on the wire; it stays as it is."""
     return batch.builder.build()

@@ -37,6 +37,9 @@ from kohort.errors import (
 )
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
+_KNOWN_BATCHES: Final = 5
+"""Of one producer and partition a broker knows so many again: one that was stored and is sent again
+behind more of them would count as out of order."""
 _JITTER: Final = 0.2
 PRODUCER_ID: Final = "the producer id"
 """What is refused (`refusals`) where no broker gives one."""
@@ -178,9 +181,14 @@ class Sender:
         if head.retry_at_ms > now_ms:
             self._note(head.retry_at_ms)
             return False
-        # A retry goes alone, so that what follows it cannot be stored before it is.
-        if queue.in_flight and (head.attempts or queue.in_flight[0].attempts > 1):
-            return False
+        if queue.in_flight:
+            # A retry goes alone, so that what follows it cannot be stored before it is.
+            oldest = queue.in_flight[0]
+            if head.attempts or oldest.attempts > 1:
+                return False
+            # After a leader has moved, more than a connection's may be under way.
+            if queue.identity is not None and head.ordinal - oldest.ordinal >= _KNOWN_BATCHES:
+                return False
         return self._gate is None or self._gate(queue.topic, queue.partition)
 
     def _one_request(self, node_id: int, queues: list[PartitionQueue]) -> ProducePlan:
