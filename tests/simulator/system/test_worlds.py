@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -20,6 +21,7 @@ from kohort.simulator.machine import WALL_MS, Clock, Machine
 from kohort.simulator.schedule import Random, Schedule
 from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
 from kohort.simulator.system.checks import Final, Handled, Stored, check
+from kohort.simulator.system.client_process import ClientProcess
 from kohort.simulator.system.history import (
     Attempt,
     Fate,
@@ -136,6 +138,24 @@ def test_a_program_that_waits_ends_with_its_error() -> None:
     assert ended == []
     schedule.run_until(1_000)
     assert [str(error) for error in ended] == ["its own"]
+
+
+def test_how_a_program_takes_the_end_of_its_world_is_not_heard_of() -> None:
+    """One that awaits on its way out has an error then, which read as what had gone wrong."""
+    schedule = Schedule(1)
+    ended: list[BaseException | None] = []
+    process = ClientProcess(schedule, Network(schedule), "p", Clock(), ended.append)
+
+    async def program() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(1)
+
+    process.run(program)
+    schedule.run_until(1_000)
+    process.dispose()
+    assert ended == []
 
 
 def test_a_disk_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,13 @@ class ClientProcess:
         """Let go of a program that was killed, once the world has ended: Python would run its
         `finally` blocks when it collects it, outside of any loop."""
         self.machine.die()
+        self._ended = _unheard
         if self._program is not None:
             self._tasks.close_coroutine(self._program)
 
     def _failed(self, error: BaseException) -> None:
         self._ended(error)
+
+
+def _unheard(error: BaseException | None) -> None:
+    """The world has ended: how a program takes that is no part of its story."""
