@@ -148,9 +148,9 @@ def test_how_a_program_takes_the_end_of_its_world_is_not_heard_of() -> None:
 
     async def program() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(1)
+            await asyncio.Event().wait()
 
     process.run(program)
     schedule.run_until(1_000)
