@@ -583,6 +583,27 @@ def test_an_administrator_ends_a_hanging_transaction(harness: Harness) -> None:
     assert read(harness) == []
 
 
+def test_a_coordinator_that_is_fenced_completes_nothing(harness: Harness) -> None:
+    """KIP-98: else a transaction would count as committed, and never end where its records are."""
+    tx = begun(harness)
+    tx.send("t", b"a")
+    assert tx.commit() == 0
+    request = markers_request(tx.producer_id, tx.epoch, commit=False, coordinator_epoch=2)
+    harness.ask(request, WriteTxnMarkersResponse)
+    tx.send("t", b"b")
+    answer = tx.start_end(commit=True)
+    harness.env.advance(10_000)
+    assert tx.ended(answer) == 0, "it is decided"
+    assert tx.state().transaction_state == "PrepareCommit"
+    assert read(harness) == [b"a"]
+    partition = harness.node.transactions.host_of("tx").partition
+    while partition.leader_epoch < 2:
+        harness.nodes.leaders.move(*partition.key, harness.config.node_id)
+    harness.env.advance(10_000)
+    assert tx.state().transaction_state == "CompleteCommit"
+    assert read(harness) == [b"a", b"b"]
+
+
 def test_where_the_coordinator_is(harness: Harness) -> None:
     finding = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
     found = harness.ask(finding, FindCoordinatorResponse).coordinators[0]

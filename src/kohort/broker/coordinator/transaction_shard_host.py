@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from kohort.broker.coordinator.services import HostServices
 
 _RETRY_MS, _RETRY_MAX_MS = 50, 1_000
-_NEEDS_NONE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-}
+_NEEDS_NONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
+"""Not TRANSACTION_COORDINATOR_FENCED: a later coordinator has written there, perhaps for an earlier
+transaction. Who is fenced is about to be closed, and completes nothing."""
 
 
 class TransactionHost(ShardHost[TransactionShard]):
