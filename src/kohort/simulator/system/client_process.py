@@ -98,4 +98,4 @@ class ClientProcess:
 
 
 def _unheard(error: BaseException | None) -> None:
-    """The world has ended: how a program takes that is no part of its story."""
+    """The world has ended: errors of a program that ends with it are not part of its story."""

@@ -10,8 +10,8 @@ Rules:
   the marker and no fetch passes it.
 - A commit without an answer takes effect at any later moment, or never.
 - The search is Wing and Gong's, from answer to answer: all that the registers may hold by then,
-  with the operations under way that have taken effect. What can do no more than another possibility
-  is dropped (`_Frontier`). It goes partition by partition first, then
+  with the operations under way that have taken effect. Redundant possibilities are dropped
+  (`_Frontier`). It goes partition by partition first, then
   over all partitions of a group at once. One that needs more than `BUDGET` steps ends with a
   Violation that says so: there is no verdict then, which is never taken for a good one.
 """
@@ -150,10 +150,11 @@ def unexplained(operations: Iterable[Operation]) -> Unexplained | None:
 
 
 class _Frontier:
-    """Configs of which none can do all that another one can.
+    """Configs without the redundant ones.
 
-    One can when it holds the same, the same commits with an answer have taken effect, it has used
-    up no other commit without an answer, and all fetches that the other has explained.
+    A config makes another one redundant when both hold the same, the same commits with an answer
+    have taken effect, it has used up no further commit without an answer, and it explains every
+    fetch that the other one explains.
     """
 
     def __init__(self, unknown: frozenset[int], fetches: frozenset[int]) -> None:
@@ -161,12 +162,12 @@ class _Frontier:
         self._kept: dict[Config, list[frozenset[int]]] = defaultdict(list)
 
     def add(self, config: Config) -> bool:
-        """False, and nothing else, when one that is kept can do the same."""
+        """False, and nothing is changed, when the config is redundant."""
         state, taken = config
         kept = self._kept[state, taken - self._unknown - self._fetches]
-        if any(self._can(one, taken) for one in kept):
+        if any(self._covers(one, taken) for one in kept):
             return False
-        kept[:] = [one for one in kept if not self._can(taken, one)]
+        kept[:] = [one for one in kept if not self._covers(taken, one)]
         kept.append(taken)
         return True
 
@@ -174,7 +175,7 @@ class _Frontier:
         """All that are kept."""
         return [(state, taken) for (state, _), kept in self._kept.items() for taken in kept]
 
-    def _can(self, one: frozenset[int], other: frozenset[int]) -> bool:
+    def _covers(self, one: frozenset[int], other: frozenset[int]) -> bool:
         used, explained = one & self._unknown, other & self._fetches
         return used <= other and explained <= one
 
@@ -224,7 +225,7 @@ class _Search:
     def _answered(self, number: int, configs: Iterable[Config]) -> tuple[_Frontier, _Frontier]:
         """What may be once an operation has taken effect, and all that was looked at."""
         after, seen = self._frontier(), self._frontier()
-        # Those that have used up least come first: most others are then dropped unseen.
+        # Those that have used up least come first: they make most others redundant.
         to_do = [self._entry(config) for config in configs if seen.add(config)]
         heapify(to_do)
         while to_do:

@@ -134,7 +134,7 @@ class SyncProcess:
         self.dispose()
 
     def crash_at(self, step: int, crashed: Callable[[], object]) -> None:
-        """Die at the so-manieth step of a store from now on, and call `crashed`; 0: at none."""
+        """Die at this step of a store, counted from now on, and call `crashed`; 0: at none."""
         self._steps_left, self._crashed = step, crashed
 
     def _step(self) -> None:
