@@ -121,6 +121,14 @@ class Browser:
                 )
                 return element.click()
 
+    def submit(self, css: str) -> None:
+        """Click what sends a form and wait for the page that answers: a reload before that one
+        begins takes the click back."""
+        loaded = "return performance.timeOrigin"
+        before = self.driver.execute_script(loaded)
+        self.click(css)
+        self.until(lambda: self.driver.execute_script(loaded) != before)
+
     def write(self, css: str, text: str) -> None:
         """Write into a field, instead of what is there."""
         field = self.driver.find_element("css selector", css)

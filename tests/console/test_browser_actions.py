@@ -45,7 +45,7 @@ def browser(only: Browser, request: pytest.FixtureRequest) -> Browser:
 def send(browser: Browser) -> None:
     """Confirm the preview of a redrive."""
     browser.click('input[name="confirm"]')
-    browser.click("form .primary")
+    browser.submit("form .primary")
 
 
 def test_a_kind_of_failure_is_redriven(there: World, browser: Browser) -> None:
@@ -67,7 +67,7 @@ def test_chosen_records_are_redriven_slowly_paused_and_continued(
     browser.write('input[name="rate"]', "0.01")
     send(browser)
     browser.until(lambda: browser.text(OUTCOME) == "running")
-    browser.click('form[action="/job/pause"] button')
+    browser.submit('form[action="/job/pause"] button')
     browser.until(lambda: _reloaded(browser).startswith("paused"))
     browser.click("section.verdict a.button")
     send(browser)
