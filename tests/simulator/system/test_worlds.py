@@ -442,6 +442,16 @@ def test_logs_start_later_and_later_under_their_readers() -> None:
     assert history.trimmed
 
 
+def test_what_was_deleted_and_a_crash_brings_back_may_be_missed() -> None:
+    """SY15, found by seed 67000193: a reader continues at 2, and a power cut brings 1 back."""
+    sent = [_sent(0, b"x", Fate.DONE, 1, W0), _sent(1, b"y", Fate.DONE, 2, W0)]
+    back = replace(FULL, start=1)
+    end = _window(back, Stored(1, None, b"x"), Stored(2, None, b"y"))
+    check(History(sent, reads=[replace(_read(2, 1), deleted=2)]), end)
+    with pytest.raises(Violation, match="went from -1 to 2 in window-0, which began at 1"):
+        check(History(sent, reads=[_read(2, 1)]), end)
+
+
 def test_the_rest_of_a_plan_does_not_depend_on_retention() -> None:
     """Seeds that mutants name keep their plans."""
     retained, later = {"fill", "trail", "trim"}, {"fill", "trail", "trim", "redrive", "watch"}

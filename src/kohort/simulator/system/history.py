@@ -74,6 +74,8 @@ class Read:
         after: the offset that the life had read before, or below which its program has committed.
         log_start: where the log started then; None while no broker ran.
         trimmed: up to where DeleteRecords had been acknowledged.
+        deleted: the highest start that the log had had: a crash may bring back what retention has
+            deleted.
     """
 
     program: str
@@ -84,6 +86,7 @@ class Read:
     after: int
     log_start: int | None
     trimmed: int
+    deleted: int = 0
 
 
 @dataclass

@@ -18,6 +18,7 @@ from kohort.broker.node.node import Node
 from kohort.broker.node.nodes import Nodes, open_nodes
 from kohort.broker.server.connection import NodeEndpoint
 from kohort.broker.state.broker_state import BrokerState
+from kohort.client.common.types import TopicPartition
 from kohort.errors import StorageError
 from kohort.simulator.env import SimEnv
 from kohort.simulator.files import SimFiles
@@ -60,6 +61,8 @@ class BrokerProcess:
         self.files = SimFiles()
         self.release = release
         """Of the next start."""
+        self.starts: dict[TopicPartition, int] = {}
+        """The highest start that each log has had in lives before this one."""
         self.wrote: Counter[str] = Counter()
         """What was written in an older version, how often."""
         self._schedule = schedule
@@ -124,6 +127,9 @@ class BrokerProcess:
     def kill(self) -> None:
         """`kill -9`: its writes are in the operating system's cache."""
         if self.alive:
+            for partition in self.state.opened():
+                place = TopicPartition(*partition.key)
+                self.starts[place] = max(self.starts.get(place, 0), partition.start_offset)
             self.machine.die()
             self._network.process_died(self.machine)
 

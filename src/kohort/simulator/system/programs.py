@@ -47,6 +47,8 @@ class Life:
     options: dict[str, Any]
     log_start: Callable[[TopicPartition], int | None]
     """Where a partition's log starts now; None while no broker runs that could tell."""
+    deleted: Callable[[TopicPartition], int]
+    """The highest start that a partition's log has had."""
     outcomes: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], repr=False)
     """A loop refers to its tasks weakly."""
 

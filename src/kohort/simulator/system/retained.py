@@ -76,6 +76,7 @@ async def trail(life: Life) -> None:
                         after.get(place, began),
                         life.log_start(place),
                         history.trimmed.get(place, 0),
+                        life.deleted(place),
                     )
                 )
                 after[place] = record.offset

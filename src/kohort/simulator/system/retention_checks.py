@@ -81,13 +81,14 @@ def _read_on(history: History) -> None:
         last[key] = read.offset
         if read.log_start is None:
             continue
-        first = max(read.after + 1, read.log_start)
+        start = max(read.log_start, read.deleted)
+        first = max(read.after + 1, start)
         missed = min((o for o in known if first <= o < read.offset), default=None)
         if missed is not None:
             raise Violation(
                 "SY15",
                 f"{read.label} went from {read.after} to {read.offset} in "
-                f"{_name(read.partition)}, which began at {read.log_start}: it was never given "
+                f"{_name(read.partition)}, which began at {start}: it was never given "
                 f"{known[missed]!r}",
             )
 

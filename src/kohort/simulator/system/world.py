@@ -167,6 +167,7 @@ class _Program:
             lambda: world.finishing,
             self._options,
             world.log_start,
+            world.deleted,
         )
         if isinstance(process, SyncProcess):
             process.run(partial(_WAITING[self.kind], life))
@@ -400,6 +401,10 @@ class SystemWorld:
         """Where a log starts; None while no broker has it open."""
         partition = self.broker.state.topics.partition(*place) if self.broker.alive else None
         return None if partition is None or partition.log is None else partition.start_offset
+
+    def deleted(self, place: TopicPartition) -> int:
+        """The highest start that a log has had."""
+        return max(self.broker.starts.get(place, 0), self.log_start(place) or 0)
 
     def _all_trailed(self) -> bool:
         """Each reader has been given the last record, where there is one."""
