@@ -74,8 +74,8 @@ class Read:
         after: the offset that the life had read before, or below which its program has committed.
         log_start: where the log started then; None while no broker ran.
         trimmed: up to where DeleteRecords had been acknowledged.
-        deleted: the highest start that the log had had: a crash may bring back what retention has
-            deleted.
+        deleted: below it segments had been deleted before the last crash, which may have brought
+            some back.
     """
 
     program: str

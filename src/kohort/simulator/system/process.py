@@ -61,8 +61,8 @@ class BrokerProcess:
         self.files = SimFiles()
         self.release = release
         """Of the next start."""
-        self.starts: dict[TopicPartition, int] = {}
-        """The highest start that each log has had in lives before this one."""
+        self.first_segments: dict[TopicPartition, int] = {}
+        """The highest offset at which each log's first segment began, in lives before this one."""
         self.wrote: Counter[str] = Counter()
         """What was written in an older version, how often."""
         self._schedule = schedule
@@ -128,8 +128,10 @@ class BrokerProcess:
         """`kill -9`: its writes are in the operating system's cache."""
         if self.alive:
             for partition in self.state.opened():
-                place = TopicPartition(*partition.key)
-                self.starts[place] = max(self.starts.get(place, 0), partition.start_offset)
+                place, log = TopicPartition(*partition.key), partition.log
+                if log is not None:
+                    first = log.segments[0].base_offset
+                    self.first_segments[place] = max(self.first_segments.get(place, 0), first)
             self.machine.die()
             self._network.process_died(self.machine)
 

@@ -403,8 +403,8 @@ class SystemWorld:
         return None if partition is None or partition.log is None else partition.start_offset
 
     def deleted(self, place: TopicPartition) -> int:
-        """The highest start that a log has had."""
-        return max(self.broker.starts.get(place, 0), self.log_start(place) or 0)
+        """Below it segments were deleted; the names of some may be back after a crash."""
+        return self.broker.first_segments.get(place, 0)
 
     def _all_trailed(self) -> bool:
         """Each reader has been given the last record, where there is one."""
