@@ -583,7 +583,9 @@ def test_an_administrator_ends_a_hanging_transaction(harness: Harness) -> None:
     assert read(harness) == []
 
 
-def test_a_coordinator_that_is_fenced_completes_nothing(harness: Harness) -> None:
+def test_a_coordinator_that_is_fenced_completes_nothing(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     """KIP-98: else a transaction would count as committed, and never end where its records are."""
     tx = begun(harness)
     tx.send("t", b"a")
@@ -594,6 +596,7 @@ def test_a_coordinator_that_is_fenced_completes_nothing(harness: Harness) -> Non
     answer = tx.start_end(commit=True)
     harness.env.advance(10_000)
     assert tx.ended(answer) == 0, "it is decided"
+    assert caplog.text.count("transactional_id 'tx': t-0 refuses its marker of coordinator ep") == 1
     assert tx.state().transaction_state == "PrepareCommit"
     assert read(harness) == [b"a"]
     partition = harness.node.transactions.host_of("tx").partition

@@ -212,6 +212,19 @@ def test_nor_one_whose_log_could_not_be_made(monkeypatch: pytest.MonkeyPatch) ->
     assert harness.produce("t", second).error_code == 0
 
 
+def test_what_a_deleted_topic_has_refused_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SmallDisk()
+    harness = Harness(disk, FakeEnv(), durability="os")
+    harness.create("t")
+    batch = batch_of([b"v"], base_sequence=0, producer_id=7, producer_epoch=0)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(disk, "open", _no_room)
+        assert harness.produce("t", batch).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(harness.state.refused) == 1
+    harness.state.topics.delete(topic_of(harness))
+    assert not harness.state.refused
+
+
 def _no_room(path: str, *, create: bool = False) -> LogFile:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

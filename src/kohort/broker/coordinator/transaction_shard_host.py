@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kohort.broker.coordinator.partition_marker import write_marker
@@ -24,6 +25,8 @@ from kohort.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
     from kohort.broker.coordinator.services import HostServices
+
+log = logging.getLogger("kohort.broker")
 
 _RETRY_MS, _RETRY_MAX_MS = 50, 1_000
 _NEEDS_NONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
@@ -98,6 +101,8 @@ class _Writing:
 
     def _appended(self, partition: TopicPartition, result: Appended | BrokerError) -> None:
         if isinstance(result, BrokerError) and result.code not in _NEEDS_NONE:
+            if result.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                self._warn_of_fence(partition)
             env = self._node.env
             env.call_at(env.now_ms() + self._retry_ms, self._write, partition)
             self._retry_ms = min(self._retry_ms * 2, _RETRY_MAX_MS)
@@ -105,6 +110,19 @@ class _Writing:
         self._missing.discard(partition)
         if not self._missing:
             self._node.env.call_soon(self._all_written)
+
+    def _warn_of_fence(self, partition: TopicPartition) -> None:
+        if self._retry_ms > _RETRY_MS:
+            return  # it was said at the first try
+        log.warning(
+            "transactional_id %r: %s-%d refuses its marker of coordinator epoch %d, because it has "
+            "one of a later coordinator; trying again until the leader of %s-%d has a later epoch "
+            "(each move of that leader raises it)",
+            self._markers.transactional_id,
+            *partition,
+            self._marker.coordinator_epoch,
+            *self._host.partition.key,
+        )
 
     def _all_written(self) -> None:
         if self._host.is_running(self._shard):

@@ -240,6 +240,8 @@ class Topics:
         self._partitions -= len(topic.partitions)
         self._plain.pop(self._plain_name(topic.name), None)
         self._services.leadership.remove(topic.name)
+        for partition in topic.partitions:
+            self._services.refused.pop(partition, None)
 
     def _show(self, image: TopicsImage) -> None:
         self.image = image
