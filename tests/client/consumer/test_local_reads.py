@@ -41,6 +41,9 @@ from tests.broker.test_real_clients import VALUES as THEIR_VALUES
 from tests.broker.test_real_clients import by_aiokafka, by_confluent, by_kafka_python
 from tests.known import known
 from tests.patience import PATIENCE_S, until
+from tests.peers import PEERS
+
+pytestmark = PEERS
 
 TP = TopicPartition("t", 0)
 COUNT = 60
