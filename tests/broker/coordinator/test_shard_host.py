@@ -226,12 +226,12 @@ def test_a_topic_is_not_made_again_before_its_offsets_are_durably_gone() -> None
     nodes.env.hold_flushes = True
     answer = deletion(nodes)
     assert not answer.done
-    assert nodes.node.topics.forgetting == {"t"}
+    assert nodes.node.topics.marked_for_deletion == {"t"}
     nodes.env.hold_flushes = False
     nodes.env.run_flushes()
     nodes.env.settle()
     assert deletion_code(nodes, answer) == 0
-    assert nodes.node.topics.forgetting == set()
+    assert nodes.node.topics.marked_for_deletion == set()
 
 
 def test_a_held_load_of_a_node_that_dies_is_forgotten(nodes: Nodes) -> None:

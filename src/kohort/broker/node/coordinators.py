@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kohort.broker.coordinator.shard_host import ShardHost
-from kohort.broker.node.forgetting import Forgetting
 from kohort.broker.node.node import Node
+from kohort.broker.node.offset_deletion import OffsetDeletion
 from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, ErrorCode
 
@@ -70,7 +70,7 @@ class Coordinators:
 
     def topics_deleted(self, names: Iterable[str], done: Callable[[], None]) -> None:
         """Committed offsets of deleted topics go too; `done` is called when that is durable."""
-        Forgetting(
+        OffsetDeletion(
             self._state.topics, self._state.env, self._groups_at, sorted(names), done
         ).begin()
 

@@ -303,7 +303,7 @@ class BrokerState:
             return self.offsets_topic()
         if name == TRANSACTIONS_TOPIC:
             return self.transactions_topic()
-        if name in self.topics.forgetting:  # a client that asks again will get it
+        if name in self.topics.marked_for_deletion:  # a client that asks again will get it
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} is being deleted")
         return self.topics.create(name, self.config.num_partitions, {})
 

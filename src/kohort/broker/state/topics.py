@@ -87,8 +87,8 @@ class Topics:
         self.changed: Callable[[], None] = lambda: None
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
-        self.forgetting: set[str] = set()
-        """Names of deleted topics for which groups may still have committed offsets."""
+        self.marked_for_deletion: set[str] = set()
+        """Deleted topics whose committed offsets are not deleted yet: their names are not free."""
         self._partitions = 0
         """How many all topics have."""
         self._by_id: dict[bytes, Topic] = {}
@@ -143,7 +143,7 @@ class Topics:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
         if name in self._by_name:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if name in self.forgetting:
+        if name in self.marked_for_deletion:
             text = f"Topic '{name}' is marked for deletion."
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, text)
         other = self._plain.get(self._plain_name(name))

@@ -1,11 +1,11 @@
-"""Committed offsets of deleted topics: gone, durably, before a name may be used again.
+"""Deletes the committed offsets of deleted topics, durably, before their names may be used again.
 
 Rules:
-- A shard that is loaded writes tombstones. One that is loading, or has no leader, is asked again
-  when it is there; so is one whose append failed, which has the offsets again from its log.
-- Until every shard has forgotten them, a topic of that name is not created: it would begin with
-  offsets of the one before it. A process that dies meanwhile finds the name missing at its start,
-  and each shard forgets what it cannot name when it has loaded (`GroupShard.loaded`).
+- A loaded shard writes tombstones. A shard that is loading, has no leader, or failed to append is
+  asked again later.
+- Until every shard has written them, no topic of that name is created: it would begin with the
+  offsets of the deleted one. After a crash, each shard deletes the offsets of topics that do not
+  exist when it has loaded (`GroupShard.loaded`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 AGAIN_MS = 200
 
 
-class Forgetting:
-    """One deletion; `done` is called when it has come to its end."""
+class OffsetDeletion:
+    """Deletes the offsets of `names` in every shard, then calls `done`."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Forgetting:
         self._done = done
         offsets = topics.get(OFFSETS_TOPIC)
         self._left = dict.fromkeys(offsets.partitions if offsets is not None else ())
-        """The partitions whose shards have not forgotten the topics yet."""
+        """The partitions whose shards still have to write tombstones."""
 
     def begin(self) -> None:
         """Ask every shard."""
-        self._topics.forgetting.update(self._names)
+        self._topics.marked_for_deletion.update(self._names)
         self._ask()
 
     def _ask(self) -> None:
@@ -62,16 +62,16 @@ class Forgetting:
         if self._left:
             self._env.call_at(self._env.now_ms() + AGAIN_MS, self._ask)
         elif self._names:
-            self._topics.forgetting.difference_update(self._names)
+            self._topics.marked_for_deletion.difference_update(self._names)
             self._names = []
             self._done()
 
     def _ask_one(self, partition: Partition, host: GroupHost) -> None:
         host.topics_deleted(self._names)
         if host.loaded:  # else its append has failed
-            host.when_durable(partial(self._forgotten, partition))
+            host.when_durable(partial(self._deleted, partition))
 
-    def _forgotten(self, partition: Partition) -> None:
+    def _deleted(self, partition: Partition) -> None:
         self._left.pop(partition, None)
         if not self._left:
             self._env.call_soon(self._ask)
