@@ -452,6 +452,28 @@ def test_what_was_deleted_and_a_crash_brings_back_may_be_missed() -> None:
         check(History(sent, reads=[_read(2, 1)]), end)
 
 
+def test_a_log_start_that_nobody_asked_for_is_no_excuse() -> None:
+    """SY15: readers may see an unacknowledged DeleteRecords that a crash then loses."""
+    world = SystemWorld(SystemPlan(1, (("fill", 1),), (), 2, 1_000, 1, 1, "mixed", "fsync"))
+    assert not world.run().failed
+    world.broker.log_starts[W0] |= {4, 6, 9}
+    assert world.deleted(W0) == 0
+    world.history.trims |= {(W0, 4), (W0, 6), (W0, 20)}
+    assert world.deleted(W0) == 6
+    world.broker.first_segments[W0] = 8
+    assert world.deleted(W0) == 8
+
+
+def test_each_life_of_a_broker_leaves_its_log_starts() -> None:
+    world = SystemWorld(
+        SystemPlan(
+            1, (("fill", 1), ("trim", 1)), ("broker_kill",), 4, 10_000, 1, 1, "mixed", "fsync"
+        )
+    )
+    assert not world.run().failed
+    assert max(world.broker.log_starts[W0]) > 0
+
+
 def test_the_rest_of_a_plan_does_not_depend_on_retention() -> None:
     """Seeds that mutants name keep their plans."""
     retained, later = {"fill", "trail", "trim"}, {"fill", "trail", "trim", "redrive", "watch"}

@@ -74,7 +74,7 @@ class Read:
         after: the offset that the life had read before, or below which its program has committed.
         log_start: where the log started then; None while no broker ran.
         trimmed: up to where DeleteRecords had been acknowledged.
-        deleted: below it segments had been deleted before the last crash, which may have brought
+        deleted: below it records had been deleted before the last crash, which may have brought
             some back.
     """
 

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -63,6 +63,8 @@ class BrokerProcess:
         """Of the next start."""
         self.first_segments: dict[TopicPartition, int] = {}
         """The highest offset at which each log's first segment began, in lives before this one."""
+        self.log_starts: dict[TopicPartition, set[int]] = defaultdict(set)
+        """Where each log started at the end of each life before this one."""
         self.wrote: Counter[str] = Counter()
         """What was written in an older version, how often."""
         self._schedule = schedule
@@ -132,6 +134,7 @@ class BrokerProcess:
                 if log is not None:
                     first = log.segments[0].base_offset
                     self.first_segments[place] = max(self.first_segments.get(place, 0), first)
+                    self.log_starts[place].add(partition.start_offset)
             self.machine.die()
             self._network.process_died(self.machine)
 

@@ -48,7 +48,7 @@ class Life:
     log_start: Callable[[TopicPartition], int | None]
     """Where a partition's log starts now; None while no broker runs that could tell."""
     deleted: Callable[[TopicPartition], int]
-    """Up to where segments of a partition were deleted before its broker's last end."""
+    """Up to where records of a partition were deleted before its broker's last end."""
     outcomes: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], repr=False)
     """A loop refers to its tasks weakly."""
 

@@ -403,8 +403,13 @@ class SystemWorld:
         return None if partition is None or partition.log is None else partition.start_offset
 
     def deleted(self, place: TopicPartition) -> int:
-        """Below it segments were deleted; the names of some may be back after a crash."""
-        return self.broker.first_segments.get(place, 0)
+        """Below it records were deleted before the last crash, which may have brought some back.
+
+        Retention deletes segments. DeleteRecords moves the log start; unless it was acknowledged,
+        a power cut may move it back.
+        """
+        asked = [at for at in self.broker.log_starts[place] if (place, at) in self.history.trims]
+        return max(self.broker.first_segments.get(place, 0), *asked, 0)
 
     def _all_trailed(self) -> bool:
         """Each reader has been given the last record, where there is one."""
