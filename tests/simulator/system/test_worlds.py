@@ -19,6 +19,7 @@ from kohort.simulator.checks.violation import Violation
 from kohort.simulator.files import SimFile, SimFiles
 from kohort.simulator.machine import WALL_MS, Clock, Machine
 from kohort.simulator.schedule import Random, Schedule
+from kohort.simulator.system import world as world_module
 from kohort.simulator.system.apps import APPS, BOOKERS, HANDLERS, failures_of, is_dead
 from kohort.simulator.system.checks import Final, Handled, Stored, check
 from kohort.simulator.system.client_process import ClientProcess
@@ -38,7 +39,15 @@ from kohort.simulator.system.history import (
 from kohort.simulator.system.network import Listener, Network
 from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
 from kohort.simulator.system.process import BrokerProcess
-from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
+from kohort.simulator.system.programs import (
+    INPUT,
+    LEDGER,
+    OUTPUT,
+    PROGRAMS,
+    READERS,
+    TABLE,
+    Life,
+)
 from kohort.simulator.system.redrives import Redriven, mended
 from kohort.simulator.system.remade import PLACE
 from kohort.simulator.system.retained import RETENTION_BYTES, WINDOW, Window
@@ -156,6 +165,21 @@ def test_how_a_program_takes_the_end_of_its_world_is_not_heard_of() -> None:
     schedule.run_until(1_000)
     process.dispose()
     assert ended == []
+
+
+async def _misuse(life: Life) -> None:
+    async with life.producer(transactional_id=life.name) as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        producer.begin_transaction()
+
+
+def test_a_call_that_a_client_refuses_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that forgets its state refuses calls that its contract allows."""
+    monkeypatch.setitem(world_module._AWAITING, "load", _misuse)
+    outcome = run(SystemPlan(1, (("load", 1),), (), 2, 1_000, 1, 1, "mixed", "fsync"))
+    assert outcome.failed
+    assert "UsageError" in outcome.what
 
 
 def test_a_disk_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

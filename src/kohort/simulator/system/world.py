@@ -24,7 +24,7 @@ from kohort.broker.base.request import ANONYMOUS, Call
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.async_consumer import AsyncConsumer
 from kohort.client.producer.core import forget_ended
-from kohort.errors import KohortError
+from kohort.errors import KohortError, UsageError
 from kohort.group.coordinator.state.classic_records import StoredOffset
 from kohort.group.coordinator.state.config import GroupConfig
 from kohort.retry.redrive import GROUP_PREFIX
@@ -179,7 +179,7 @@ class _Program:
         is_zombie = life != self.lives
         if not is_zombie and (process is None or process.machine.dead):
             return
-        if error is not None and not isinstance(error, KohortError):
+        if error is not None and not _may_be_met(error):
             world.crash(f"{self.name}/{life}", error)
         what = "ends" if error is None else f"ends with {type(error).__name__}: {error}"
         world.tell(f"{self.name}/{life} {what}")
@@ -213,6 +213,11 @@ class _Program:
         if self.process is not None and not self.process.machine.dead:
             self.process.kill()
             self._world.schedule.after(self._world.chance.randint(50, 3_000), self.begin)
+
+
+def _may_be_met(error: BaseException) -> bool:
+    """Programs use the clients as their contract asks: a fault is no reason for a UsageError."""
+    return isinstance(error, KohortError) and not isinstance(error, UsageError)
 
 
 class SystemWorld:
