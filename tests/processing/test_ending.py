@@ -201,7 +201,7 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
 
     runner._inbox_first = passing
     fake(runner).transactor = refused
-    refused.start(runner.tell)
+    refused.start(runner.post)
     runner.stop()
     runner.run(fake(refused), None)
     done = times < 100

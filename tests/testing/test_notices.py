@@ -14,10 +14,10 @@ def test_who_looks_does_not_hold_up_who_tells():
     looks: list[int] = []
 
     def look() -> int | None:
-        teller = threading.Thread(target=notices.tell)
-        teller.start()
-        teller.join(PATIENCE_S)
-        assert not teller.is_alive(), "tell waits for who looks"
+        notifier = threading.Thread(target=notices.notify)
+        notifier.start()
+        notifier.join(PATIENCE_S)
+        assert not notifier.is_alive(), "notify waits for who looks"
         looks.append(1)
         return len(looks) if len(looks) == 3 else None
 

@@ -11,7 +11,7 @@ from kohort.group.coordinator.state.effects import GroupRecord, RequestContext
 from kohort.transactions.config import TransactionConfig
 from kohort.transactions.effects import TransactionEffects
 from kohort.transactions.records import (
-    EPOCH_LAST_GIVEN,
+    EPOCH_LAST_ISSUED,
     Transaction,
     decode_record,
     transaction_record,
@@ -230,11 +230,11 @@ def test_a_fence_raises_the_epoch_beyond_the_next_one() -> None:
 
 
 def test_an_exhausted_epoch_that_is_fenced() -> None:
-    bench = prepared(S.ONGOING, epoch=EPOCH_LAST_GIVEN)
+    bench = prepared(S.ONGOING, epoch=EPOCH_LAST_ISSUED)
     assert bench.init().error_code == E.CONCURRENT_TRANSACTIONS
-    assert bench.state().epoch == EPOCH_LAST_GIVEN + 1
+    assert bench.state().epoch == EPOCH_LAST_ISSUED + 1
     bench.write_markers()
-    old = Given(7, EPOCH_LAST_GIVEN)
+    old = Given(7, EPOCH_LAST_ISSUED)
     assert bench.end(old, commit=False).error_code == E.PRODUCER_FENCED
     assert bench.init(given=old).error_code == E.PRODUCER_FENCED
     assert bench.given() == Given(100, 0)
@@ -242,12 +242,12 @@ def test_an_exhausted_epoch_that_is_fenced() -> None:
 
 def test_a_new_producer_id_when_epochs_run_out() -> None:
     """KIP-360: and a lost answer to that may be asked for again."""
-    bench = prepared(S.EMPTY, epoch=EPOCH_LAST_GIVEN)
-    old = Given(7, EPOCH_LAST_GIVEN)
+    bench = prepared(S.EMPTY, epoch=EPOCH_LAST_ISSUED)
+    old = Given(7, EPOCH_LAST_ISSUED)
     new = bench.given(given=old)
     assert new == Given(100, 0)
     assert bench.given(given=old) == new
-    bench = prepared(S.EMPTY, epoch=EPOCH_LAST_GIVEN)
+    bench = prepared(S.EMPTY, epoch=EPOCH_LAST_ISSUED)
     bench.no_ids = True
     assert bench.init().error_code == E.KAFKA_STORAGE_ERROR
     assert bench.last.records == []
@@ -274,11 +274,11 @@ def test_a_lost_end_may_be_followed_by_an_init() -> None:
 
 
 def test_an_end_that_rotates_the_producer_id() -> None:
-    bench = prepared(S.ONGOING, epoch=EPOCH_LAST_GIVEN)
-    old = Given(7, EPOCH_LAST_GIVEN)
+    bench = prepared(S.ONGOING, epoch=EPOCH_LAST_ISSUED)
+    old = Given(7, EPOCH_LAST_ISSUED)
     assert bench.end(old, commit=True) is None
     (markers,) = bench.markers
-    assert (markers.producer_id, markers.epoch) == (7, EPOCH_LAST_GIVEN + 1)
+    assert (markers.producer_id, markers.epoch) == (7, EPOCH_LAST_ISSUED + 1)
     assert bench.end(old, commit=True).error_code == E.CONCURRENT_TRANSACTIONS
     assert bench.add(Given(100, 0), T0) == E.CONCURRENT_TRANSACTIONS  # its id is the next one's
     bench.failover()

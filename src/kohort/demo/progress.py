@@ -22,7 +22,7 @@ class Bar:
         self._out = out
         self._rich: Any = None
         self._task: Any = None
-        self._said_at = 0.0
+        self._printed_at = 0.0
 
     def __enter__(self) -> Self:
         if self._out.isatty():
@@ -49,8 +49,8 @@ class Bar:
             )
             return
         now = time.monotonic()
-        if now - self._said_at >= LINE_EVERY_S:
-            self._said_at = now
+        if now - self._printed_at >= LINE_EVERY_S:
+            self._printed_at = now
             of = "" if expected is None else f" of {expected:,}"
             print(
                 f"    {progress.done:>9,}{of} handled, "

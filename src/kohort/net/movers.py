@@ -27,8 +27,8 @@ from queue import SimpleQueue
 from typing import Final
 
 Buffer = bytes | bytearray | memoryview
-Told = Callable[[int | OSError], object]
-Call = tuple[socket.socket, Sequence[Buffer], Told]
+OnSent = Callable[[int | OSError], object]
+Call = tuple[socket.socket, Sequence[Buffer], OnSent]
 _INCOMING_CPU: Final = getattr(socket, "SO_INCOMING_CPU", None)
 _KNOWS_PROCESSORS: Final = hasattr(os, "sched_setaffinity") and _INCOMING_CPU is not None
 
@@ -50,11 +50,11 @@ class Movers:
         self._mover_of = {cpu: n for n, part in enumerate(self._parts) for cpu in part}
         self._threads: list[threading.Thread] = []
 
-    def send(self, stream: socket.socket, pieces: Sequence[Buffer], on_sent: Told) -> None:
+    def send(self, stream: socket.socket, pieces: Sequence[Buffer], on_sent: OnSent) -> None:
         """Send what the kernel takes of `pieces`; `on_sent` hears the bytes, or the error."""
         if not self._threads:
             self._begin()
-        near = _heard_from(stream)
+        near = _receiving_processor(stream)
         mover = self._mover_of.get(near, near % len(self._queues))
         self._queues[mover].put((stream, pieces, on_sent))
 
@@ -87,7 +87,7 @@ class Movers:
             del call, stream, pieces, on_sent, result  # the memory is free when it has been sent
 
 
-def _heard_from(stream: socket.socket) -> int:
+def _receiving_processor(stream: socket.socket) -> int:
     """The processor on which the kernel last received something of a stream; else any number."""
     if _INCOMING_CPU is None:
         return stream.fileno()

@@ -187,7 +187,7 @@ class TlsTransport:
         self.fileno, self.setsockopt = sock.fileno, sock.setsockopt
         self.getpeername, self.getsockname = sock.getpeername, sock.getsockname
 
-    def shake_hands(self) -> bool:
+    def do_handshake(self) -> bool:
         """Continue the handshake; True when it is done. Raises OSError."""
         while True:
             try:
@@ -400,7 +400,7 @@ class TlsConnection(Connection):
         tls = self._tls
         assert tls is not None
         try:
-            done = tls.shake_hands()
+            done = tls.do_handshake()
         except OSError as error:
             self._fail(f"the TLS handshake with {self.peer} failed: {error}")
             return

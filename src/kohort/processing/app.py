@@ -435,7 +435,7 @@ class App:
     def run(
         self, *, signals: bool = True, on_trouble: Callable[[str], None] | None = None
     ) -> Ended:
-        """Handle records until `stop`, SIGTERM or Ctrl-C; then end cleanly, and tell how.
+        """Handle records until `stop`, SIGTERM or Ctrl-C; then end cleanly, and report how.
 
         What was begun has the time of `drain` to end; a second signal gives it up at once.
 
@@ -473,14 +473,14 @@ class App:
         views, counts = port.topics(), TopicCounts()
         counts.learn(self.group, self._routes.by_topic, views)
         check_holding(self._routes.by_topic.values(), counts.partitions)
-        self._tell_what_is_left(views, port)
+        self._warn_of_left_topics(views, port)
         return self._run(port, counts, signals, on_trouble)
 
     @property
     def _name(self) -> str:
         return f"app {self.group}"
 
-    def _tell_what_is_left(self, views: Mapping[str, TopicView], port: ClusterPort) -> None:
+    def _warn_of_left_topics(self, views: Mapping[str, TopicView], port: ClusterPort) -> None:
         """Of retry topics that this app does not read; perhaps an older program still does."""
         try:
             for left in look_for_left(self.topics, views, port):
@@ -516,7 +516,7 @@ class App:
                 crash_guard=self._crash_guard,
             )
             if isinstance(runner, ExactRunner):
-                runner.tells_group = self.exactly.store_url is not None
+                runner.commits_progress = self.exactly.store_url is not None
                 runner.transactor = self.exactly.transactor(
                     self.group,
                     self.client_settings.producing,
@@ -526,7 +526,7 @@ class App:
                     counts.ids,
                     self.client_settings.client.get("group_instance_id"),
                 )
-            publisher = Publisher(producer, counts.partitions.__getitem__, runner.tell)
+            publisher = Publisher(producer, counts.partitions.__getitem__, runner.post)
             retry_poller = RetryTopicPoller(
                 runner.engine.delays_ms,
                 self._skew_ms,
@@ -534,9 +534,9 @@ class App:
                 completion.wall_ms,
                 runner.opened,
                 group=self.group,
-                scanned=runner.tell,
+                scanned=runner.post,
                 failed=counts.dead_letters(routes),
-                discovery=self._discovery(port, counts, consumer, runner.tell),
+                discovery=self._discovery(port, counts, consumer, runner.post),
             )
             self._runner = runner
             runner.on_trouble = on_trouble
@@ -677,7 +677,7 @@ class App:
         if runner is None:
             raise UsageError("the app does not run, so it cannot take a record of a retry topic")
         with contextlib.closing(self.client_settings.port()) as port:
-            take_early(port, runner.tell, place, failure)
+            take_early(port, runner.post, place, failure)
 
     def health(self) -> AppHealth:
         """What every partition is doing, since when, how far behind, and why not. Any thread."""
@@ -766,14 +766,14 @@ class App:
     def _signals(self) -> contextlib.AbstractContextManager[None]:
         """SIGTERM and SIGINT stop the app, on the main thread; elsewhere nothing is changed.
 
-        The second one may come while the first is being heard: it is counted before all else.
+        The second one may come while the first is handled: it is counted before all else.
         """
         if threading.current_thread() is not threading.main_thread():
             return contextlib.nullcontext()
-        heard: list[int] = []
+        received: list[int] = []
 
-        def hear(number: int) -> None:
-            heard.append(number)
-            self.stop(at_once=self._stopped or len(heard) > 1)
+        def on_signal(number: int) -> None:
+            received.append(number)
+            self.stop(at_once=self._stopped or len(received) > 1)
 
-        return handled(hear)
+        return handled(on_signal)

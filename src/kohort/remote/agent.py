@@ -186,7 +186,7 @@ class Agent:
                 due_s = time.monotonic() + self._interval_ms / 1000
             records = consumer.poll(max(0.0, min(POLL_S, due_s - time.monotonic())))
             for record in records:
-                if self._hear(record):
+                if self._handle(record):
                     due_s = 0.0
 
     def _publish(self, producer: Producer) -> None:
@@ -211,7 +211,7 @@ class Agent:
         producer.send(self._status, encode_status(status), self.process.encode()).result(WRITE_S)
         self._complained = ""
 
-    def _hear(self, record: Record) -> bool:
+    def _handle(self, record: Record) -> bool:
         """Do what a record says, if it is for us; whether there is a result to publish."""
         try:
             command = decode_command(record.value or b"")

@@ -45,7 +45,7 @@ from kohort.retry.reading import POLL_S, pages_between
 
 GROUP_PREFIX: Final = "redrive."
 PAGE_RECORDS: Final = 500
-STOP_HEARD_S: Final = 0.1
+STOP_POLL_S: Final = 0.1
 _PROGRESS: Final = re.compile(r"redrive end=(\d+)")
 
 Edit = Callable[
@@ -191,7 +191,7 @@ class Redrive:
         """
         self._stop = False
         report, started = Report(), steady_s()
-        with self._consumer() as consumer, self._producer() as producer, self._told_when_fenced():
+        with self._consumer() as consumer, self._producer() as producer, self._fencing_explained():
             count = self._counts()[self._target]
             producer.init_transactions()  # before the progress is read: it is ours from here on
             at_once = min(PAGE_RECORDS, max(1, int(rate_per_s))) if rate_per_s else PAGE_RECORDS
@@ -237,7 +237,7 @@ class Redrive:
         return Producer({"max_request_size": 16 << 20, **mine, **ours})
 
     @contextlib.contextmanager
-    def _told_when_fenced(self) -> Generator[None]:
+    def _fencing_explained(self) -> Generator[None]:
         try:
             yield
         except FencedError as error:
@@ -266,7 +266,7 @@ class Redrive:
     def _wait_until(self, time_s: float) -> None:
         """Wait for a time of the monotonic clock, or until the run is stopped."""
         while not self._stop and (left_s := time_s - steady_s()) > 0:
-            pause(min(left_s, STOP_HEARD_S))
+            pause(min(left_s, STOP_POLL_S))
 
     def _pages(self, consumer: Consumer, at_once: int = PAGE_RECORDS) -> Iterator[list[Record]]:
         """The dead-letter topic from this redrive's position to its end, a page at a time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.leadership import NO_NODE
 from kohort.client.common.types import TopicPartition
 from kohort.simulator.grammar import Grammar
 from kohort.simulator.network import ANSWER, REQUEST, FrameRule
@@ -330,7 +330,7 @@ def _kill(world: World, node: SimNode | None, *, silent: bool) -> None:
     if node is None or not node.alive:
         return
     for partition, leader in enumerate(world.cluster.group_leaders):
-        if leader != NOBODY:  # `power` asks after the node has died
+        if leader != NO_NODE:  # `power` asks after the node has died
             world.last_leader[partition] = leader
     node.die()
     world.network.node_dies(node.number, silent=silent)

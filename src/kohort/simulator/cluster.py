@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.leadership import NO_NODE
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.routing import coordinator_partition
 from kohort.simulator.group_host import WatchedHost
@@ -45,7 +45,7 @@ class SimCluster:
         self.names: dict[bytes, str] = {}
         self.ids: dict[str, bytes] = {}
         self.group_logs = [GroupLog(world, n) for n in range(group_partitions)]
-        self.group_leaders = [NOBODY] * group_partitions
+        self.group_leaders = [NO_NODE] * group_partitions
         self._known: dict[int, list[int]] = {}
         """What each node takes for the leaders of `__consumer_offsets`."""
         self._known_epochs: dict[tuple[int, str], int] = {}
@@ -56,7 +56,7 @@ class SimCluster:
     def add_node(self, node: SimNode) -> None:
         """A node, from the beginning."""
         self.nodes[node.number] = node
-        self._known[node.number] = [NOBODY] * len(self.group_logs)
+        self._known[node.number] = [NO_NODE] * len(self.group_logs)
 
     def create(self, topic: str, partitions: int) -> None:
         """A new topic; its partitions are led by the nodes in turn."""
@@ -162,7 +162,7 @@ class SimCluster:
         """After a while the others take over what a dead node led."""
         for partition, leader in enumerate(self.group_leaders):
             if leader == number:
-                self.group_leaders[partition] = NOBODY
+                self.group_leaders[partition] = NO_NODE
         delay_ms = self.chance.randint(*self.world.settings.election_ms)
         self.world.schedule.after(delay_ms, self.elect_missing)
 
@@ -216,7 +216,7 @@ class SimCluster:
                 MetadataResponsePartition(
                     error_code=0 if log.leader in alive else int(ErrorCode.LEADER_NOT_AVAILABLE),
                     partition_index=log.partition,
-                    leader_id=log.leader if log.leader in alive else NOBODY,
+                    leader_id=log.leader if log.leader in alive else NO_NODE,
                     leader_epoch=log.epoch,
                     replica_nodes=everybody,
                     isr_nodes=alive,

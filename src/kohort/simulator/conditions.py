@@ -70,7 +70,7 @@ def has_read(world: World, who: str, count: int) -> Met:
 
 
 @_asks("{who} gets {code} from {api}")
-def is_told(world: World, who: str, code: int, api: str) -> Met:
+def gets_code(world: World, who: str, code: int, api: str) -> Met:
     """A member driven by hand was last answered so (`NONE` for no error)."""
     return lambda: world.hand(who).last_errors.get(api) == code
 

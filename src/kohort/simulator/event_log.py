@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kohort.simulator.schedule import Schedule
 
-MAX_TOLD = 20_000
+MAX_STORY_LINES = 20_000
 
 
 class Line(NamedTuple):
@@ -43,7 +43,7 @@ class Journal:
     def tell(self, text: str) -> None:
         """Something that belongs in the story."""
         self.note("tell", text)
-        if len(self.story) < MAX_TOLD:
+        if len(self.story) < MAX_STORY_LINES:
             self.story.append(Line(self._schedule.now_ms, text))
 
     @property

@@ -19,7 +19,7 @@ from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.recovery import walk
 from kohort.broker.log.topic_config import TopicConfig
 from kohort.broker.log.txn_index import marker_of
-from kohort.broker.state.leadership import NOBODY, Led
+from kohort.broker.state.leadership import NO_NODE, Led
 from kohort.broker.state.partition import Partition
 from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.records import BatchHeader, Chunk
@@ -89,7 +89,7 @@ class GroupLog:
         self._directory = partition_dir(OFFSETS_TOPIC, index)
         self.files = SimFiles()
         self.files.make_dir(self._directory)
-        self.partition = Partition(_OffsetsTopic(self), index, Led(NOBODY, 0, ()))
+        self.partition = Partition(_OffsetsTopic(self), index, Led(NO_NODE, 0, ()))
         self.entries: list[Entry] = []
         self._batches: list[tuple[int, int]] = []
         """Where each batch ends: (byte, offset)."""

@@ -90,7 +90,7 @@ class Channel:
         self.asked: deque[str] = deque()
         """APIs of requests that the node has not answered, the oldest first."""
 
-    def hear(self, asked: Asked, response: Message) -> bool:
+    def receive(self, asked: Asked, response: Message) -> bool:
         """Take an answer that needs no connection; False when it has to be sent."""
         del asked, response
         return False

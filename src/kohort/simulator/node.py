@@ -179,7 +179,7 @@ class SimNode:
 
     def answer(self, asked: Asked, response: Message) -> None:
         """Answer a request, now; what waited behind it comes next."""
-        if asked.channel.hear(asked, response):
+        if asked.channel.receive(asked, response):
             return
         talk = self._talks.get(asked.channel.number)
         if talk is None or asked.silent or talk.busy is not asked:

@@ -221,7 +221,7 @@ class Hand(Channel):
 
     # -- hearing ---------------------------------------------------------------------------------
 
-    def hear(self, asked: Asked, response: Message) -> bool:
+    def receive(self, asked: Asked, response: Message) -> bool:
         """An answer, at once."""
         answer: Any = response
         api = type(asked.request).NAME.removesuffix("Request")

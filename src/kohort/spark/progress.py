@@ -87,7 +87,7 @@ class Progress:
 
 
 def measure(
-    pipeline: Accountable, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
+    pipeline: Accountable, store: Store, port: ClusterPort, forwarded: Iterable[str] = ()
 ) -> Progress:
     """The present progress. The fences are read before the ledger: what a fence has passed and
     failed is in the ledger by then, so that `drained` is never true too early.
@@ -96,7 +96,7 @@ def measure(
     views = port.topics()
     sources = _partitions(topics, views)
     entries = _partitions([t.entry for t in topics.values()], views)
-    handed = _partitions(handed_on, views)
+    handed = _partitions(forwarded, views)
     ends = port.latest([*sources, *entries, *handed])
     starts = port.earliest(sources)
     fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}

@@ -260,11 +260,11 @@ def end_quietly(context: Any) -> None:
     server = getattr(context, "_accumulatorServer", None)
     if server is None:
         return
-    tell = server.handle_error
+    report = server.handle_error
 
     def handle_error(request: Any, address: Any) -> None:
         if not isinstance(sys.exc_info()[1], EOFError):
-            tell(request, address)
+            report(request, address)
 
     server.handle_error = handle_error
 

@@ -108,7 +108,7 @@ class PipelineStages:
         """The intermediate topics, with the source topic whose partitions they follow."""
         found: dict[str, str] = {}
         for stage in self.stages:
-            for topic in stage.handed_to(self.pipeline.name):
+            for topic in stage.forwarded_to(self.pipeline.name):
                 found[topic] = self._first_topic(stage)
         return found
 
@@ -116,7 +116,7 @@ class PipelineStages:
         name = stage.reads[0]
         if name in self.pipeline.graph.sources:
             return self.pipeline.graph.sources[name].topic
-        before = next(s for s in self.stages if name in s.hands_on)
+        before = next(s for s in self.stages if name in s.forwards)
         return self._first_topic(before)
 
     def ensure_topics(self, port: ClusterPort) -> None:
@@ -195,7 +195,7 @@ class PipelineStages:
 
     def _read_from(self, stage: Stage, node: str) -> str:
         """The intermediate topic from which a stage reads the rows of a node."""
-        before = next(s for s in self.stages if node in s.hands_on)
+        before = next(s for s in self.stages if node in s.forwards)
         return before.topic_for(self.pipeline.name, node, stage.name)
 
     def _frame(self, stage: Stage, topics: list[str], delays: Mapping[str, int]) -> DataFrame:

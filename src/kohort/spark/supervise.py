@@ -212,7 +212,7 @@ class Supervisor:
             queries: list[Any] = []
             try:
                 self._check_replays(store)
-                open_fences(self._pipeline, store, port, self._handed_on)
+                open_fences(self._pipeline, store, port, self._forwarded)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
                 self._end(queries)
@@ -235,7 +235,7 @@ class Supervisor:
             pause = min(MAX_BACKOFF_S, 0.5 * 2**failures)
             log.warning("restarting in %.0f s after: %s", pause, last_line(str(cause)))
             if self._stopped_within(pause):
-                return measure(self._pipeline, store, port, self._handed_on)
+                return measure(self._pipeline, store, port, self._forwarded)
 
     def _stopped_within(self, seconds: float) -> bool:
         """Wait this long, or until the run is asked to stop."""
@@ -269,11 +269,11 @@ class Supervisor:
 
         Spark may replay the last batch, so only what was passed an hour ago is deleted.
         """
-        handed_on = self._handed_on
+        forwarded = self._forwarded
         passed = {
             (f.topic, f.partition): f.next_offset
             for f in store.fences(self._pipeline.name)
-            if f.topic in handed_on
+            if f.topic in forwarded
         }
         try:
             if self._passed:
@@ -291,7 +291,7 @@ class Supervisor:
             log.warning("the progress of group %s was not published: %s", group, error)
 
     @property
-    def _handed_on(self) -> list[str]:
+    def _forwarded(self) -> list[str]:
         """The intermediate topics."""
         return list(self._stages.intermediate_topics) if self._stages is not None else []
 
@@ -453,7 +453,7 @@ class Supervisor:
                 self._purge(store, port)
             stopping = self._pipeline.stopping
             if now >= next_measure or not running or stopping:
-                progress = measure(self._pipeline, store, port, self._handed_on)
+                progress = measure(self._pipeline, store, port, self._forwarded)
                 spent = time.monotonic() - now
                 ending = mode == "until_idle" and complete and progress.ending
                 next_measure = now + (
@@ -489,8 +489,8 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
     except StorageError:  # it has never run
         return Stored((), {}, views)
-    handed_on = re.compile(r"kohort\..*\.intermediate")  # they come and go with the stages
-    fences = [f for f in store.fences(pipeline.name) if not handed_on.fullmatch(f.topic)]
+    forwarded = re.compile(r"kohort\..*\.intermediate")  # they come and go with the stages
+    fences = [f for f in store.fences(pipeline.name) if not forwarded.fullmatch(f.topic)]
     there = [
         (f.topic, f.partition)
         for f in fences
@@ -514,19 +514,19 @@ def _checkpoints(files: LocalFiles) -> dict[str, Sequence[str] | None]:
 
 
 def open_fences(
-    pipeline: Runnable, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
+    pipeline: Runnable, store: Store, port: ClusterPort, forwarded: Iterable[str] = ()
 ) -> None:
     """A fence for every partition, made at the log's start where there is none.
 
     Args:
-        handed_on: the intermediate topics.
+        forwarded: the intermediate topics.
 
     The queries then start at the fences, and a retry topic has its fence before any copy is read.
     Raises DataLossError when a topic is there no longer.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
-    names += handed_on
+    names += forwarded
     gone = [n for n in names if n not in views]
     if gone:
         raise DataLossError(

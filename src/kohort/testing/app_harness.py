@@ -318,7 +318,7 @@ class AppHarness:
         busy = self._poll()
         busy = self._judge() or busy
         busy = self._work() or busy
-        self._hear_failures()
+        self._report_failures_to_hooks()
         busy = self._publish() or busy
         return self._commit() or busy
 
@@ -397,11 +397,11 @@ class AppHarness:
                 )
             )
 
-    def _hear_failures(self) -> None:
+    def _report_failures_to_hooks(self) -> None:
         for failed in self._engine.take_failures():
             self._complete(failed)
-            for hear in self._parts.on_failure:
-                hear(failed)
+            for hook in self._parts.on_failure:
+                hook(failed)
 
     def _complete(self, failed: FailedAttempt) -> None:
         """Where the record of a failed attempt goes."""

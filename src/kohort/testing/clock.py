@@ -215,7 +215,7 @@ class _VirtualNotices(Notices):
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """There is no sleeper to wake."""
 
     def until(self, look: Callable[[], T | None], timeout_s: float) -> T | None:

@@ -85,7 +85,7 @@ class Cluster:
         self._clock = clock
         self._gate = FaultInjector(request_log)
         notices = Notices() if clock is None else clock.notices()
-        self._gate.requests.changed = notices.tell
+        self._gate.requests.changed = notices.notify
         self.faults = ClusterFaults(self._gate, notices, self._at_rest_or_asked)
         """What goes wrong: `cluster.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER")`, …"""
         self.requests = Requests(self._gate, notices, self._at_rest_or_asked)

@@ -92,25 +92,25 @@ class History:
         time_ms: int | None = None,
     ) -> None:
         """A record was acknowledged at an offset."""
-        self._tell("", Act.SENT, [(topic, partition)], offset, offset, value, time_ms)
+        self._add("", Act.SENT, [(topic, partition)], offset, offset, value, time_ms)
 
     def assigned(
         self, member: str, partitions: Iterable[Partition], *, time_ms: int | None = None
     ) -> None:
         """A member was given partitions, beside those it has."""
-        self._tell(member, Act.ASSIGNED, partitions, time_ms=time_ms)
+        self._add(member, Act.ASSIGNED, partitions, time_ms=time_ms)
 
     def revoked(
         self, member: str, partitions: Iterable[Partition], *, time_ms: int | None = None
     ) -> None:
         """A member has given partitions up, by the group's order."""
-        self._tell(member, Act.REVOKED, partitions, time_ms=time_ms)
+        self._add(member, Act.REVOKED, partitions, time_ms=time_ms)
 
     def lost(
         self, member: str, partitions: Iterable[Partition], *, time_ms: int | None = None
     ) -> None:
         """A member has heard that it owns partitions no longer, maybe for long."""
-        self._tell(member, Act.LOST, partitions, time_ms=time_ms)
+        self._add(member, Act.LOST, partitions, time_ms=time_ms)
 
     def read(
         self,
@@ -125,26 +125,26 @@ class History:
     ) -> None:
         """A member was handed a record, or all from the first to the last of a partition."""
         stop = first if last is None else last
-        self._tell(member, Act.READ, [(topic, partition)], first, stop, value, time_ms)
+        self._add(member, Act.READ, [(topic, partition)], first, stop, value, time_ms)
 
     def committed(
         self, member: str, offsets: Mapping[Partition, int], *, time_ms: int | None = None
     ) -> None:
         """The group has acknowledged a member's commit; offsets are those to read next."""
         for tp, offset in offsets.items():
-            self._tell(member, Act.COMMITTED, [tp], offset, offset, time_ms=time_ms)
+            self._add(member, Act.COMMITTED, [tp], offset, offset, time_ms=time_ms)
 
     def moved(
         self, member: str, topic: str, partition: int, offset: int, *, time_ms: int | None = None
     ) -> None:
         """A member sought, or an operator (member "") set the group's offset."""
-        self._tell(member, Act.MOVED, [(topic, partition)], offset, offset, time_ms=time_ms)
+        self._add(member, Act.MOVED, [(topic, partition)], offset, offset, time_ms=time_ms)
 
     def died(self, member: str, *, time_ms: int | None = None) -> None:
         """A member was killed, or ended without a word."""
-        self._tell(member, Act.DIED, [("", -1)], time_ms=time_ms)
+        self._add(member, Act.DIED, [("", -1)], time_ms=time_ms)
 
-    def _tell(
+    def _add(
         self,
         member: str,
         act: Act,
@@ -203,7 +203,7 @@ class History:
         elif name in ("partitions_assigned", "partitions_revoked"):
             act = Act.ASSIGNED if name == "partitions_assigned" else Act.REVOKED
             act = Act.LOST if event.get("lost") else act
-            self._tell(member, act, _partitions(event["partitions"]), time_ms=at)
+            self._add(member, act, _partitions(event["partitions"]), time_ms=at)
         elif name == "record_data":
             key = member, event["topic"], event["partition"]
             self._verbose.setdefault(key, []).append((event["offset"], event["value"]))

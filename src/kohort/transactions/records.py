@@ -27,7 +27,7 @@ from kohort.wire.messages.transaction_log_value import PartitionsSchema, Transac
 
 NO_PRODUCER_ID, NO_EPOCH, NO_TIME = -1, -1, -1
 EPOCH_MAX = (1 << 15) - 1
-EPOCH_LAST_GIVEN = EPOCH_MAX - 1
+EPOCH_LAST_ISSUED = EPOCH_MAX - 1
 """The highest epoch that a client is given; the one above it is for the last marker."""
 KIP_890: Final = 2
 """The transaction version of clients whose epoch rises with every transaction."""
@@ -66,7 +66,7 @@ class Transaction:
     @property
     def exhausted(self) -> bool:
         """No epoch is left to give: the next one needs a new producer id."""
-        return self.epoch >= EPOCH_LAST_GIVEN
+        return self.epoch >= EPOCH_LAST_ISSUED
 
     def but(self, **changes: object) -> Transaction:
         """A copy with some fields changed."""

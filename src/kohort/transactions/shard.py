@@ -25,7 +25,7 @@ from kohort.transactions import queries
 from kohort.transactions.config import TransactionConfig
 from kohort.transactions.effects import Markers, TransactionEffects
 from kohort.transactions.records import (
-    EPOCH_LAST_GIVEN,
+    EPOCH_LAST_ISSUED,
     EPOCH_MAX,
     KIP_890,
     NO_EPOCH,
@@ -292,7 +292,7 @@ class TransactionShard:
             return ErrorCode.POLICY_VIOLATION if full else ErrorCode.NONE
         if known.state in ENDING:
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        repeats_rotation = expected == known.previous_producer_id and epoch >= EPOCH_LAST_GIVEN
+        repeats_rotation = expected == known.previous_producer_id and epoch >= EPOCH_LAST_ISSUED
         if expected not in (NO_PRODUCER_ID, known.producer_id) and not repeats_rotation:
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.NONE
@@ -569,7 +569,7 @@ def _step_of_end_2(known: Transaction, request: EndTxnRequest) -> ErrorCode | St
     """The end as of KIP-890: a retry is known by its epoch."""
     epoch = request.producer_epoch
     rotated = known.previous_producer_id == request.producer_id and known.epoch == 0
-    retry = (rotated and epoch == EPOCH_LAST_GIVEN) or (
+    retry = (rotated and epoch == EPOCH_LAST_ISSUED) or (
         known.producer_id == request.producer_id and epoch + 1 == known.epoch < EPOCH_MAX
     )
     if retry:

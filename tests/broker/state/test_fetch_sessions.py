@@ -303,15 +303,15 @@ def test_epochs_begin_again_after_the_last() -> None:
 def test_telling_is_of_what_changed() -> None:
     part = FetchPart("t", bytes(16), FetchPartition())
     data = PartitionData(high_watermark=5, last_stable_offset=5, log_start_offset=0, records=b"")
-    assert part.tell(data)
-    assert not part.tell(data)
-    assert part.tell(PartitionData(high_watermark=-1, error_code=3, records=b""))
-    assert part.tell(data), "after an error everything is told again"
+    assert part.report(data)
+    assert not part.report(data)
+    assert part.report(PartitionData(high_watermark=-1, error_code=3, records=b""))
+    assert part.report(data), "after an error everything is told again"
     told_beside = PartitionData(
         error_code=1, high_watermark=5, last_stable_offset=5, log_start_offset=0, records=b""
     )
-    assert part.tell(told_beside)
-    assert part.tell(data), "also when the error came with the same end"
+    assert part.report(told_beside)
+    assert part.report(data), "also when the error came with the same end"
     data.log_start_offset = 2
-    assert part.tell(data)
-    assert not part.tell(data)
+    assert part.report(data)
+    assert not part.report(data)

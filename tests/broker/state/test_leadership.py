@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohort.broker.state.leadership import NOBODY, Change, Leadership
+from kohort.broker.state.leadership import NO_NODE, Change, Leadership
 from kohort.errors import BrokerError, ErrorCode
 
 
@@ -63,8 +63,8 @@ def test_nobody_leads_when_no_replica_lives_and_that_is_an_epoch_too() -> None:
     made = table(1)
     for node in made.at("t", 0).replicas:
         made.failed(node)
-    assert made.at("t", 0)[:2] == (NOBODY, 3)
-    assert made.returned(2) == [Change("t", 0, 2, 4, NOBODY)]
+    assert made.at("t", 0)[:2] == (NO_NODE, 3)
+    assert made.returned(2) == [Change("t", 0, 2, 4, NO_NODE)]
 
 
 def test_a_node_that_returns_leads_again_only_when_asked() -> None:
@@ -110,7 +110,7 @@ def test_fewer_replicas_than_nodes_are_all_that_may_lead() -> None:
     assert leaders(made) == [2, 3]
     made.failed(3)
     made.failed(2)
-    assert leaders(made) == [NOBODY, 1]
+    assert leaders(made) == [NO_NODE, 1]
 
 
 def test_what_is_kept_comes_back_with_its_epoch() -> None:
@@ -129,7 +129,7 @@ def test_a_kept_leader_that_is_no_more_gives_way_in_a_new_epoch() -> None:
     made.add("t", 1, kept={0: (3, 7)})
     assert made.at("t", 0).leader in (1, 2)
     assert made.at("t", 0).epoch == 8
-    made.add("u", 1, kept={0: (NOBODY, 4)})
+    made.add("u", 1, kept={0: (NO_NODE, 4)})
     assert made.at("u", 0).epoch == 5
 
 
@@ -179,7 +179,7 @@ def test_no_epoch_ever_has_two_leaders(events: list[tuple[str, int]]) -> None:
         for p, led in enumerate(made.of("t")):
             assert led_by.setdefault((p, led.epoch), led.leader) == led.leader
             assert led.epoch >= before[p].epoch
-            assert led.leader in made.alive or (led.leader == NOBODY and not made.alive)
+            assert led.leader in made.alive or (led.leader == NO_NODE and not made.alive)
         assert {c.partition for c in changes} == {
             p for p, led in enumerate(made.of("t")) if led != before[p]
         }

@@ -29,7 +29,7 @@ def test_what_ends_several_workers_ends_the_program_once(
     running = start(program)
     until.wait()
     for text in ("one", "two"):
-        program._runner.tell(Finished("threads", [], None, 0.0, UsageError(text)))
+        program._runner.post(Finished("threads", [], None, 0.0, UsageError(text)))
     error = running.ended()
     assert (str(error), error.__context__) == ("one", None)
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:

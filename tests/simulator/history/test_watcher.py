@@ -46,7 +46,7 @@ def test_a_silent_session_expires_with_its_nodes_and_the_others_are_told() -> No
     assert zookeeper.tick(1_000) == [Notice(watching, "/ids")]
     assert not zookeeper.alive(silent)
     assert zookeeper.request(silent, Delete(("/ids/a",)), 1_100) is None
-    assert zookeeper.heard(watching, 1_100)
+    assert zookeeper.renew(watching, 1_100)
 
 
 def test_who_closes_is_not_told_of_its_own_going() -> None:

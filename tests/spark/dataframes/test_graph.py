@@ -41,7 +41,7 @@ def add(made: Graph, code: str, target: TableTarget | None = None, mode: str | N
 
 def shape(made: Graph, *stateful: str) -> list[tuple[str, list[str], list[str], list[str]]]:
     stages = made.stages({name: name in stateful for name in made.steps})
-    return [(s.name, s.reads, [step.name for step in s.steps], s.hands_on) for s in stages]
+    return [(s.name, s.reads, [step.name for step in s.steps], s.forwards) for s in stages]
 
 
 def test_narrow_steps_are_one_stage_and_a_stateful_one_reads_an_intermediate_topic() -> None:
@@ -188,7 +188,7 @@ def test_each_reader_of_handed_on_rows_has_a_topic_of_its_own() -> None:
     add(made, "sums(clean)", table("sums", "k"))
     add(made, "counts(clean)", table("counts", "k"))
     stages = made.stages({"clean": False, "sums": True, "counts": True})
-    assert stages[0].handed_to("p") == {
+    assert stages[0].forwarded_to("p") == {
         "kohort.p.clean.intermediate": "clean",
         "kohort.p.clean.counts.intermediate": "clean",
     }

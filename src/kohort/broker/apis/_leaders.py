@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.leadership import NO_NODE
 from kohort.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Leaders:
 
     def of(self, partition: Partition) -> tuple[int, int]:
         """`(leader, leader epoch)`."""
-        if partition.leader != NOBODY:
+        if partition.leader != NO_NODE:
             self.named.add(partition.leader)
         return partition.leader, partition.leader_epoch
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kohort.broker.base.request import Call
-from kohort.broker.state.leadership import NOBODY, Leadership, Led
+from kohort.broker.state.leadership import NO_NODE, Leadership, Led
 from kohort.errors import ErrorCode
 from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest
 from kohort.wire.messages.elect_leaders_response import (
@@ -63,7 +63,7 @@ def _fault(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     led: Led = leadership.at(*partition)
     if unclean:
-        nobody = led.leader == NOBODY
+        nobody = led.leader == NO_NODE
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if nobody else ErrorCode.ELECTION_NOT_NEEDED
     if led.leader == led.replicas[0]:
         return ErrorCode.ELECTION_NOT_NEEDED

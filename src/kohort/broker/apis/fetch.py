@@ -29,7 +29,7 @@ from kohort.broker.base.request import Call
 from kohort.broker.log.log import Span
 from kohort.broker.log.txn_index import AbortedTransaction
 from kohort.broker.state.fetch_sessions import Fetching, FetchPart
-from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.leadership import NO_NODE
 from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.wire import local_files
@@ -86,7 +86,7 @@ class _Requested:
         self.place: Place | None = None
         """Where the client may read that itself."""
         self.aborted: list[AbortedTransaction] | None = None
-        self.nearer = NOBODY
+        self.nearer = NO_NODE
         """The replica that is to be asked instead."""
 
 
@@ -183,7 +183,7 @@ class _Fetch:
             requested.error = self._fault(requested)
             if self._rack:
                 requested.nearer = self._nearer(requested)
-            if requested.error or requested.nearer != NOBODY:
+            if requested.error or requested.nearer != NO_NODE:
                 failed = True
                 continue
             if room <= 0 and total > 0:  # full: what the others have is looked for when it fits
@@ -236,14 +236,14 @@ class _Fetch:
         """The replica in the consumer's rack, when this is the leader and not in that rack."""
         partition = requested.partition
         if partition is None or requested.error or not self._node.leads(partition):
-            return NOBODY
+            return NO_NODE
         racks, leadership = self._node.config.racks(), self._node.leadership
         near = [
             n
             for n in leadership.at(*partition.key).replicas
             if n in leadership.alive and racks.get(n) == self._rack
         ]
-        return NOBODY if not near or self._node.node_id in near else near[0]
+        return NO_NODE if not near or self._node.node_id in near else near[0]
 
     def _locate(self, requested: _Requested, max_bytes: int) -> Span | None:
         assert requested.partition is not None
@@ -267,14 +267,14 @@ class _Fetch:
             requested.span is not None
             or requested.error
             or partition is None
-            or requested.nearer != NOBODY
+            or requested.nearer != NO_NODE
         ):
             return False
         try:
             stable = partition.stable_offset
         except (OSError, CorruptRecordError):
             return False  # `_complete` finds it out again, and says so
-        return requested.part.was_told(partition.end_offset, stable, partition.start_offset)
+        return requested.part.has_reported(partition.end_offset, stable, partition.start_offset)
 
     def _complete(self, requested: _Requested, leaders: Leaders) -> PartitionData:
         """The answer for one partition, with what READ_COMMITTED has to know beside it."""

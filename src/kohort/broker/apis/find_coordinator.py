@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.base.request import Call
-from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.leadership import NO_NODE
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
@@ -55,7 +55,7 @@ def _find(node: NodeServices, key: str, key_type: int) -> Coordinator:
             leader = node.transactions.partition_of(key).leader
         else:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type}")
-        if leader == NOBODY:
+        if leader == NO_NODE:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no node leads its partition")
     except BrokerError as error:
         storage = error.code == ErrorCode.KAFKA_STORAGE_ERROR

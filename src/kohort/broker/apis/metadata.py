@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kohort.broker.base.request import Call
 from kohort.broker.log.directory import topic_name_fault
-from kohort.broker.state.leadership import NOBODY, Led
+from kohort.broker.state.leadership import NO_NODE, Led
 from kohort.broker.state.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire import ZERO_UUID
@@ -102,7 +102,7 @@ def describe(node: NodeServices, topic: Topic) -> MetadataResponseTopic:
 def _partition(index: int, led: Led, shown: Shown) -> MetadataResponsePartition:
     replicas, live, offline = shown
     return MetadataResponsePartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if led.leader == NOBODY else 0,
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if led.leader == NO_NODE else 0,
         partition_index=index,
         leader_id=led.leader,
         leader_epoch=led.epoch,

@@ -58,7 +58,7 @@ AUTHORIZERS: Final[dict[str, Check]] = {
     "DescribeCluster": admin.describe_cluster,
     "DescribeConfigs": admin.describe_configs,
     "DescribeGroups": groups.describe_groups,
-    "DescribeLogDirs": admin.cluster(Operation.DESCRIBE, DescribeLogDirsResponse, told_from=3),
+    "DescribeLogDirs": admin.cluster(Operation.DESCRIBE, DescribeLogDirsResponse, reported_from=3),
     "DescribeProducers": topics.describe_producers,
     "DescribeQuorum": admin.cluster(Operation.DESCRIBE, DescribeQuorumResponse),
     "DescribeTopicPartitions": topics.describe_topic_partitions,

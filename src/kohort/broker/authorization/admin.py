@@ -71,14 +71,14 @@ _OF_RESOURCE: Final = {
 
 
 def cluster(
-    operation: Operation, response: type[Any], *, told_from: int = 0
+    operation: Operation, response: type[Any], *, reported_from: int = 0
 ) -> Callable[[Asking, Any], Message | None]:
-    """This operation on the cluster, or a refusal of the whole; silent before `told_from`."""
+    """This operation on the cluster, or a refusal of the whole; silent before `reported_from`."""
 
     def screen(asking: Asking, _: Any) -> Message | None:
         if asking.cluster(operation):
             return None
-        has_operations = asking.call.api_version >= told_from
+        has_operations = asking.call.api_version >= reported_from
         return response(error_code=REFUSED) if has_operations else response()
 
     return screen

@@ -60,7 +60,7 @@ class Control:
         self.broker = broker
         self.token = token
         self.notices = Notices()
-        gate.requests.changed = self.notices.tell
+        gate.requests.changed = self.notices.notify
         try:
             self._server = _Server(self, port)
         except OSError as error:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kohort.broker.base.env import Cancellable
-from kohort.broker.fast_path.fast_path import FAST_PATH, Gathered, said_in_full
+from kohort.broker.fast_path.fast_path import FAST_PATH, Gathered, full_response
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import marker_of
 from kohort.broker.state.failpoints import Event, Moment
@@ -598,7 +598,7 @@ def as_message(reply: Reply) -> Reply:
     if isinstance(reply.response, Message):
         return reply
     asked: Any = reply.token
-    return Reply(asked, said_in_full(asked, reply.response))
+    return Reply(asked, full_response(asked, reply.response))
 
 
 def answer(reply: Reply) -> None:

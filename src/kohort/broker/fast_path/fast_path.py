@@ -37,7 +37,7 @@ if TYPE_CHECKING or is_compiled("kohort.broker.fast_path._fast_path"):
 else:
     take = Gathered = None
 
-__all__ = ["FAST_PATH", "FastPath", "Gathered", "permits", "said_in_full", "take"]
+__all__ = ["FAST_PATH", "FastPath", "Gathered", "full_response", "permits", "take"]
 
 FAST_PATH = implementation("kohort.broker.fast_path._fast_path")
 _BYTES_MAX: Final = 1 << 20
@@ -218,7 +218,7 @@ def permits(authorizer: Authorizer, node: FastPathNode, asked: Entry | Asked) ->
     )
 
 
-def said_in_full(asked: Asked, answer: int | list[int]) -> Message:
+def full_response(asked: Asked, answer: int | list[int]) -> Message:
     """An answer of the fast path as a message."""
     from kohort.group.coordinator.handlers.error_responses import committed
     from kohort.wire import decode_request

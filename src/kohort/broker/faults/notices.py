@@ -18,7 +18,7 @@ class Notices:
     """Tells waiting threads that the broker has seen something.
 
     The lock is never held while `look` is called: that asks the broker's thread, which may be in
-    `tell`.
+    `notify`.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Notices:
         self._waiting = 0
         self._sent = 0
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Something was seen; on the broker's thread."""
         if self._waiting:
             with self._condition:

@@ -71,7 +71,7 @@ class Flusher:
         errors = map(_sync, files) if few else self._together.map(_sync, files)
         results = dict(zip(files, errors, strict=True))
         self.flushes += len(files)
-        self._post(_tell, waiting, results)
+        self._post(_notify, waiting, results)
 
     @cached_property
     def _together(self) -> ThreadPoolExecutor:
@@ -88,7 +88,7 @@ def _sync(file: Syncable) -> OSError | None:
     return None
 
 
-def _tell(waiting: Waiting, results: dict[Syncable, OSError | None]) -> None:
+def _notify(waiting: Waiting, results: dict[Syncable, OSError | None]) -> None:
     for file, done in waiting:
         try:
             done(results[file])

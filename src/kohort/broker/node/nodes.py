@@ -18,7 +18,7 @@ from kohort.broker.base.env import Cancellable
 from kohort.broker.node.coordinators import Coordinators
 from kohort.broker.node.leader_changes import LeaderChanges
 from kohort.broker.node.node import Node
-from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.leadership import NO_NODE
 from kohort.broker.state.load_gate import LoadBarrier
 from kohort.errors import UsageError
 
@@ -126,7 +126,7 @@ class Nodes:
 
     def controller_id(self) -> int:
         """The first node that is believed to live, or -1."""
-        return min(self._state.leadership.alive, default=NOBODY)
+        return min(self._state.leadership.alive, default=NO_NODE)
 
     # -- life and death
 

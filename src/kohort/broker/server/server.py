@@ -122,7 +122,7 @@ class Broker:
     ) -> None:
         self.config = config
         self._gate = gate
-        self._given_files = files
+        self._files_override = files
         first = config.port
         counted = [first + n if first else 0 for n in range(config.nodes)]
         self._wanted_ports = [*ports[: config.nodes], *counted[len(ports) :]]
@@ -245,8 +245,8 @@ class Broker:
         return files if self._gate is None else self._gate.around(files)
 
     def _plain_files(self) -> Files:
-        if self._given_files is not None:
-            return self._given_files
+        if self._files_override is not None:
+            return self._files_override
         if self.config.durability == Durability.MEMORY.value:
             return MemoryFiles()
         assert self.config.data_dir is not None

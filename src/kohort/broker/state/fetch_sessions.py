@@ -32,7 +32,7 @@ FINAL_EPOCH: Final = -1
 PARTITIONS_MAX: Final = 200_000
 """Partitions of all sessions of a node; each takes up to half a kilobyte."""
 _INT32_MAX: Final = (1 << 31) - 1
-_UNTOLD: Final = -1
+_NOT_REPORTED: Final = -1
 
 Key = tuple[str | bytes, int]
 
@@ -40,31 +40,43 @@ Key = tuple[str | bytes, int]
 class FetchPart:
     """One partition of a fetch, and its last report in the session. `found` is the handler's."""
 
-    __slots__ = ("found", "request", "told_end", "told_stable", "told_start", "topic", "topic_id")
+    __slots__ = (
+        "found",
+        "reported_end",
+        "reported_stable",
+        "reported_start",
+        "request",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(self, topic: str, topic_id: bytes, request: FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.request = request
-        self.told_end = self.told_stable = self.told_start = _UNTOLD
+        self.reported_end = self.reported_stable = self.reported_start = _NOT_REPORTED
         self.found: Any = None
 
-    def was_told(self, end: int, stable: int, start: int) -> bool:
+    def has_reported(self, end: int, stable: int, start: int) -> bool:
         """Whether the last answer reported the same."""
-        return self.told_end == end and self.told_stable == stable and self.told_start == start
+        return (
+            self.reported_end == end
+            and self.reported_stable == stable
+            and self.reported_start == start
+        )
 
-    def tell(self, data: PartitionData) -> bool:
+    def report(self, data: PartitionData) -> bool:
         """Whether an incremental answer has to name the partition; remembers what it says."""
         news = (
             data.error_code != 0
             or _has_records(data)
-            or not self.was_told(
+            or not self.has_reported(
                 data.high_watermark, data.last_stable_offset, data.log_start_offset
             )
             or data.preferred_read_replica >= 0
         )
-        self.told_end = _UNTOLD if data.error_code else data.high_watermark
-        self.told_stable, self.told_start = data.last_stable_offset, data.log_start_offset
+        self.reported_end = _NOT_REPORTED if data.error_code else data.high_watermark
+        self.reported_stable, self.reported_start = data.last_stable_offset, data.log_start_offset
         return news
 
 
@@ -106,15 +118,15 @@ class Fetching:
         """True when a later request of the same session has come meanwhile."""
         return self.session is not None and self.session.epoch != self._epoch
 
-    def select(self, answers: Iterable[tuple[FetchPart, PartitionData]]) -> list[_Told]:
+    def select(self, answers: Iterable[tuple[FetchPart, PartitionData]]) -> list[_Answer]:
         """What of the answers is sent."""
         if self.session is None:
             selected = list(answers)
             if self.wants_session:
                 for part, data in selected:
-                    part.tell(data)
+                    part.report(data)
             return selected
-        selected = [(part, data) for part, data in answers if part.tell(data)]
+        selected = [(part, data) for part, data in answers if part.report(data)]
         parts = self.parts
         for part, data in selected:
             if _has_records(data):
@@ -124,7 +136,7 @@ class Fetching:
         return selected
 
 
-_Told = tuple[FetchPart, "PartitionData"]
+_Answer = tuple[FetchPart, "PartitionData"]
 
 
 class FetchSessions:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from kohort.errors import BrokerError, ErrorCode
 
-NOBODY = -1
+NO_NODE = -1
 
 
 class Led(NamedTuple):
@@ -145,7 +145,7 @@ class Leadership:
         return [
             self._lead(topic, index, node)
             for topic, index, led in self._each()
-            if led.leader == NOBODY and node in led.replicas
+            if led.leader == NO_NODE and node in led.replicas
         ]
 
     def prefer(self, partitions: Iterable[tuple[str, int]] | None = None) -> list[Change]:
@@ -202,7 +202,7 @@ class Leadership:
         return [(t, i, led) for t, table in self._topics.items() for i, led in enumerate(table)]
 
     def _first_alive(self, replicas: Sequence[int]) -> int:
-        return next((node for node in replicas if node in self.alive), NOBODY)
+        return next((node for node in replicas if node in self.alive), NO_NODE)
 
     def _lead(self, topic: str, index: int, leader: int) -> Change:
         before = self._topics[topic][index]

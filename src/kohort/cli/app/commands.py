@@ -101,14 +101,14 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
     program = _found(app, client)
     program.configure(workers=workers, drain=drain)
     _reach(program)
-    _tell_on_request(program)
+    _report_on_request(program)
     program.on_failure(ShownFailures(quiet=quiet))
     # A failure that is printed must not appear twice, as a log entry, too.
     logging.getLogger("kohort.processing").addFilter(lambda entry: not hasattr(entry, "failed"))
     servers = program.client_settings.servers
     topics = ", ".join(program.sources)
     click.echo(f"app {program.group} reads {topics} on {servers}", err=True)
-    ended = program.run(on_trouble=None if quiet else _tell)
+    ended = program.run(on_trouble=None if quiet else _print_trouble)
     click.echo(str(ended))
     if ended.clean:
         return 0
@@ -193,11 +193,11 @@ class ShownFailures:
             click.echo(failed.stack.rstrip(), err=True)
 
 
-def _tell(trouble: str) -> None:
+def _print_trouble(trouble: str) -> None:
     click.echo(f"trouble: {trouble}" if trouble else "the trouble is over", err=True)
 
 
-def _tell_on_request(app: App) -> None:
+def _report_on_request(app: App) -> None:
     def print_status() -> None:
         click.echo(str(app.health()), err=True)
 

@@ -173,7 +173,7 @@ def open_admin(settings: dict[str, Any]) -> Generator[Admin]:
 
     with Admin(**settings) as admin:
         _refuse_at_once(admin.config.addresses)
-        with _unsaid_warnings():
+        with _warnings_suppressed():
             limit_s = min(REACH_S, admin.config.default_api_timeout_ms / 1000)
             admin.describe_cluster(timeout_s=limit_s)
         yield admin
@@ -208,7 +208,7 @@ def _with_port(bootstrap: str) -> str:
 
 
 @contextmanager
-def _unsaid_warnings() -> Generator[None]:
+def _warnings_suppressed() -> Generator[None]:
     """While a bounded wait ends in an error that says the same, its warnings are not shown."""
     import logging
 

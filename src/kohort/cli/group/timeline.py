@@ -26,7 +26,7 @@ from kohort.cli.common.output import output_option, printable, show
 from kohort.errors import ErrorCode, GroupError, KohortError
 
 if TYPE_CHECKING:
-    from kohort.group.explain.timeline import Rebalance, ToldCause
+    from kohort.group.explain.timeline import Rebalance, RebalanceCause
 
 COLUMNS = (
     "group",
@@ -191,7 +191,7 @@ def _phases(one: Rebalance) -> str:
     return f"{mark}phases   join {first}{waited}, assignment {second}"
 
 
-def _cause(one: Rebalance, cause: ToldCause) -> str:
+def _cause(one: Rebalance, cause: RebalanceCause) -> str:
     from kohort.group.coordinator.state.rebalance_history import Trigger
 
     text = Trigger[cause.trigger.upper()].value

@@ -118,7 +118,7 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
         verdict = weigh()
         if spans := stuck_spans(verdict):
             verdict = weigh(nothing_to_read=without_records(client.common(), spans))
-    _tell(verdict, output)
+    _print_verdict(verdict, output)
     return EXIT_CHECK_FAILED if verdict.stuck else 0
 
 
@@ -183,7 +183,7 @@ def _now_ms() -> int:
 # -- forms
 
 
-def _tell(verdict: Verdict, output: str) -> None:
+def _print_verdict(verdict: Verdict, output: str) -> None:
     rows = [_row(verdict, finding) for finding in verdict.findings]
     if output == "json":
         click.echo(json.dumps({"schema": 1, **_whole(verdict), "partitions": rows}, indent=2))

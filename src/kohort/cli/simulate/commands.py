@@ -122,7 +122,7 @@ def run(
             if not keep_going:
                 break
         elif story or seed is not None:
-            _tell(options, outcome)
+            _print_outcome(options, outcome)
     tally.close()
     return EXIT_CHECK_FAILED if tally.failed else 0
 
@@ -177,7 +177,7 @@ def _report(outcome: Outcome, *, shrink: bool, save: Path | None) -> None:
         click.echo(f"written to {save}", err=True)
 
 
-def _tell(options: Options, outcome: Outcome) -> None:
+def _print_outcome(options: Options, outcome: Outcome) -> None:
     from kohort.simulator.runs.report import story_of
     from kohort.simulator.runs.running import run as run_plan
 

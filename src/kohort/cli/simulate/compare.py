@@ -170,13 +170,13 @@ def _shown() -> Generator[Progress]:
 
 
 def _lines() -> Progress:
-    said_at = time.monotonic()
+    printed_at = time.monotonic()
 
     def on_progress(design: str, size: Size, now_ms: int, end_ms: int) -> None:
-        nonlocal said_at
+        nonlocal printed_at
         now = time.monotonic()
-        if now >= said_at + LINE_EVERY_S:
-            said_at = now
+        if now >= printed_at + LINE_EVERY_S:
+            printed_at = now
             click.echo(f"==> {design} {size}: {100 * now_ms // end_ms} %", err=True)
 
     return on_progress

@@ -122,7 +122,7 @@ def system(
             if not keep_going:
                 break
         elif story:
-            _tell(overrides.plan(outcome.plan.seed))
+            _print_plan(overrides.plan(outcome.plan.seed))
     tally.close()
     if coverage:
         for line in Coverage(reached).lines():
@@ -182,7 +182,7 @@ def _report(outcome: Outcome, *, shrink: bool) -> None:
     click.echo(f"BROKEN {outcome.code} {outcome.what}")
 
 
-def _tell(plan: object) -> None:
+def _print_plan(plan: object) -> None:
     from kohort.simulator.system.plan import SystemPlan
     from kohort.simulator.system.world import run
 

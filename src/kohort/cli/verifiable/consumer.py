@@ -142,12 +142,12 @@ def _read(
         if not records:
             continue
         count += len(records)
-        offsets = _tell_read(records, events, verbose=verbose)
+        offsets = _report_read(records, events, verbose=verbose)
         if commit:
             _commit(consumer, events, offsets)
 
 
-def _tell_read(
+def _report_read(
     records: Sequence[Record], events: Events, *, verbose: bool
 ) -> dict[TopicPartition, int]:
     """Tells a poll's records; where to commit."""
@@ -192,7 +192,7 @@ def _commit(consumer: Consumer, events: Events, offsets: dict[TopicPartition, in
 def _listener(events: Events) -> Any:
     from kohort.client.common.listener import RebalanceListener
 
-    class Teller(RebalanceListener):
+    class Reporter(RebalanceListener):
         """Tells rebalances."""
 
         def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
@@ -205,7 +205,7 @@ def _listener(events: Events) -> Any:
             places = [_place(tp) for tp in partitions]
             events.say("partitions_revoked", partitions=places, lost=True)
 
-    return Teller()
+    return Reporter()
 
 
 def _place(tp: TopicPartition) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def verifiable_producer(
     file = one_file(command_config, old_config)
     chosen = settings(file, {"bootstrap_servers": bootstrap_server, "acks": acks})
     stop = Stop()
-    teller = _Teller(Events(), topic)
-    stop.asked = teller.wake
+    sender = _Sender(Events(), topic)
+    stop.asked = sender.wake
     with Producer(**chosen) as producer, stop.by_signals():
-        teller.events.say("startup_complete")
+        sender.events.say("startup_complete")
         began_ms = now_ms()
         number = 0
         while not stop.signal and (max_messages < 0 or number < max_messages):
@@ -90,19 +90,19 @@ def verifiable_producer(
             at_ms = None
             if message_create_time >= 0:
                 at_ms = message_create_time + now_ms() - began_ms
-            teller.send(producer, key, value, at_ms)
+            sender.send(producer, key, value, at_ms)
             number += 1
             if throughput > 0:
                 _pace(began_ms, number, throughput)
         _finish(producer)
-    teller.events.say("shutdown_complete")
+    sender.events.say("shutdown_complete")
     elapsed_ms = max(1, now_ms() - began_ms)
-    teller.events.say(
+    sender.events.say(
         "tool_data",
         sent=number,
-        acked=teller.acked,
+        acked=sender.acked,
         target_throughput=throughput,
-        avg_throughput=1000 * teller.acked / elapsed_ms,
+        avg_throughput=1000 * sender.acked / elapsed_ms,
     )
     return stop.exit_code
 
@@ -120,7 +120,7 @@ def _finish(producer: Any) -> None:
         return  # each has been reported already
 
 
-class _Teller:
+class _Sender:
     """Sends records and tells what became of them; on the network thread."""
 
     def __init__(self, events: Events, topic: str) -> None:

@@ -209,7 +209,7 @@ class Peer:
         if self._owner.damaged:
             self._owner.damaged.sound(request.api.NAME)
         self._used_ms = self._loop.turn_ms
-        self._tell_done(request, len(frame), answer)
+        self._emit_done(request, len(frame), answer)
         self._was_answered = True
         request.done(answer)
         if self._renewing and not self.pipeline.in_flight and c is self._connection:
@@ -225,7 +225,7 @@ class Peer:
         )
         lost.__cause__ = error
         self._owner.damaged.note(request.api.NAME, lost, self._loop.now_ms())
-        self._tell_done(request, size, lost)
+        self._emit_done(request, size, lost)
         request.done(lost)
         self._lose(error)
 
@@ -423,7 +423,7 @@ class Peer:
         if in_flight:
             error = self._too_late(f"did not answer {in_flight[0].api.NAME} in time")
             for request in in_flight:
-                self._tell_done(request, 0, error)
+                self._emit_done(request, 0, error)
             self._owner.requests_failed(self, in_flight, error)
             self._lose(error)
         elif self.state in _SHAKING and now_ms >= self._handshake[2]:
@@ -498,10 +498,10 @@ class Peer:
             if broken and in_flight:  # the first of them is the one whose answer came
                 self._owner.damaged.note(in_flight[0].api.NAME, error, self._loop.now_ms())
         for request in in_flight:
-            self._tell_done(request, 0, error)
+            self._emit_done(request, 0, error)
         self._owner.requests_failed(self, in_flight + waiting, error)
 
-    def _tell_done(
+    def _emit_done(
         self, request: PendingRequest, bytes_in: int, answer: Message | KohortError
     ) -> None:
         latency_ms = self._loop.now_ms() - request.sent_ms

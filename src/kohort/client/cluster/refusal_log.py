@@ -55,7 +55,7 @@ class Report(NamedTuple):
     warnings: list[str]
     events: list[Refused | RefusalEnded]
 
-    def tell(self, warn: Callable[[str], None], events: Events) -> None:
+    def emit(self, warn: Callable[[str], None], events: Events) -> None:
         """Say it."""
         for text in self.warnings:
             warn(text)
@@ -69,7 +69,7 @@ class Refusals:
     def __init__(self) -> None:
         self._by: dict[Hashable, Refusal] = {}
         self._ended: dict[Hashable, Refusal] = {}
-        self._unsaid = False
+        self._has_unreported = False
         """Whether a refusal is still unreported: looking costs, and there may be thousands."""
 
     def __bool__(self) -> bool:
@@ -91,7 +91,7 @@ class Refusals:
         known = self._by.get(what)
         if known is None:
             self._by[what] = Refusal(code, now_ms)
-            self._unsaid = True
+            self._has_unreported = True
         else:
             known.code = code
 
@@ -108,10 +108,10 @@ class Refusals:
     def look(self, now_ms: int) -> Report | None:
         """What is new to say; None: nothing."""
         late: dict[Hashable, Refusal] = {}
-        if self._unsaid:
+        if self._has_unreported:
             waiting = {what: known for what, known in self._by.items() if not known.reported}
             late = {w: k for w, k in waiting.items() if now_ms - k.since_ms >= WARNED_MS}
-            self._unsaid = len(waiting) > len(late)
+            self._has_unreported = len(waiting) > len(late)
         if not late and not self._ended:
             return None
         ended, self._ended = self._ended, {}

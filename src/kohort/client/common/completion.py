@@ -129,13 +129,13 @@ class Completion:
             if not waiter.done():
                 waiter.set_result(None)
 
-        def tell() -> None:
+        def wake_soon() -> None:
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:
                 return  # the task's loop is closed: there is no waiter
 
-        self.add_callback(tell)
+        self.add_callback(wake_soon)
         yield from waiter.__await__()
 
     def _finish(self) -> None:

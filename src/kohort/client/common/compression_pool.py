@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 Job = Callable[[], object]
-Told = Callable[[Any], object]
+OnPacked = Callable[[Any], object]
 _THREADS_MAX: Final = 8
 _JOIN_S: Final = 5.0
 
@@ -37,11 +37,11 @@ class Packers:
     def __init__(self, post: Callable[..., object], count: int | None = None) -> None:
         self._post = post
         self._count = min(count or processors(), _THREADS_MAX)
-        self._jobs: SimpleQueue[tuple[Job, Told] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Job, OnPacked] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._stopped = False
 
-    def submit(self, job: Job, on_packed: Told) -> None:
+    def submit(self, job: Job, on_packed: OnPacked) -> None:
         """Run `job()`, which must not raise; then `on_packed(result)` on the loop's thread."""
         if not self._threads:
             self._begin()

@@ -94,13 +94,13 @@ class ClientConfig(SecurityConfig, Config):
             mapping = in_our_words(config, set(cls.field_names()))
             kept = {key: value for key, value in mapping.items() if plain(key) not in changed}
             return cls.from_mapping(kept | dict(settings))
-        given_as = type(config).__name__
+        received = type(config).__name__
         if not isinstance(config, ClientConfig):
             raise ConfigError(
-                f"settings are keywords, a mapping or a {cls.__name__}; this is a {given_as}"
+                f"settings are keywords, a mapping or a {cls.__name__}; this is a {received}"
             )
         if not isinstance(config, cls):  # a type checker sees it; programs without one do not
-            raise ConfigError(f"this client takes a {cls.__name__}, not a {given_as}")
+            raise ConfigError(f"this client takes a {cls.__name__}, not a {received}")
         if not settings:
             return config
         held = {f.name: v for f in fields(config) if (v := getattr(config, f.name)) != f.default}

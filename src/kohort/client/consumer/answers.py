@@ -118,7 +118,7 @@ class AnswerHandlers:
         """Of an OffsetCommit."""
         owner = self._owner
         if owner.session is not None and not isinstance(answer, KohortError):
-            owner.session.coordinator_said(*answer.values())
+            owner.session.coordinator_answered(*answer.values())
             owner.topics.look_at_codes(answer.values())
         owner.commits.answered(token, answer)
         owner.pump()

@@ -18,7 +18,7 @@ from kohort.client.common.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
 from kohort.client.common.types import ByPartition, GroupMetadata, OffsetAndMetadata, TopicPartition
-from kohort.client.consumer.plan.commit_queue import NOBODY
+from kohort.client.consumer.plan.commit_queue import NO_MEMBER
 from kohort.client.consumer.plan.subscription import (
     SubscriptionPattern,
     Topics,
@@ -299,7 +299,7 @@ class ConsumerBase(Observed):
         if self.config.group_id is None:
             raise ConfigError("this consumer has no group_id")
         session, instance_id = self._core.session, self.config.group_instance_id
-        who = NOBODY if session is None else session.last_identity
+        who = NO_MEMBER if session is None else session.last_identity
         return GroupMetadata(self.config.group_id, who.generation, who.member_id, instance_id)
 
     @property

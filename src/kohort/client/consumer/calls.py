@@ -249,7 +249,7 @@ class ConsumerCalls:
             step.stage = Stage.LISTENER
         if step.stage is Stage.LISTENER:
             step.stage = Stage.DRAINING
-            tell = (
+            callback = (
                 self.listener.on_partitions_lost
                 if step.lost
                 else (self.listener.on_partitions_revoked)
@@ -257,7 +257,7 @@ class ConsumerCalls:
             begun_ms, event = now_ms(), PartitionsLost if step.lost else PartitionsRevoked
             if step.partitions:
                 try:
-                    yield Call(tell, (list(step.partitions),))
+                    yield Call(callback, (list(step.partitions),))
                     core.cluster.events.emit(event(step.partitions, now_ms() - begun_ms))
                 except BaseException:  # any error: the step is finished before it propagates
                     self._given_up(step)
@@ -312,7 +312,7 @@ class ConsumerCalls:
         """Begin a commit."""
         core, outcome = self.core, Outcome()
         job = core.commits.job(offsets, timeout_ms)
-        core.post(core.commit, job, self._teller(outcome))
+        core.post(core.commit, job, self._completing(outcome))
         self.expect(job)
         return outcome
 
@@ -339,7 +339,7 @@ class ConsumerCalls:
         core, outcome = self.core, Outcome()
         query = OffsetQuery(dict(targets), core.loop.now_ms() + timeout_ms)
         if targets:
-            core.post(core.query, query, self._teller(outcome))
+            core.post(core.query, query, self._completing(outcome))
             yield from self._done(outcome, timeout_ms, "asking for offsets")
         return {tp: query.found[tp] for tp in targets}
 
@@ -351,7 +351,7 @@ class ConsumerCalls:
         query = CommittedQuery(tuple(tps), core.loop.now_ms() + timeout_ms)
         if tps:
             begun_ms = core.loop.now_ms()
-            core.post(core.query, query, self._teller(outcome))
+            core.post(core.query, query, self._completing(outcome))
             yield from self._done(outcome, timeout_ms, "asking for committed offsets")
             self._called("committed", begun_ms)
         return {tp: query.found[tp] for tp in tps}
@@ -423,7 +423,7 @@ class ConsumerCalls:
         if core.fatal is not None:
             return
         until_ms = min(until_ms, core.loop.now_ms() + SESSIONS_END_MS)
-        core.post(core.exchange.end_sessions, self._teller(outcome))
+        core.post(core.exchange.end_sessions, self._completing(outcome))
         while not outcome.done and (yield from self._wait(until_ms)):
             pass
 
@@ -493,7 +493,7 @@ class ConsumerCalls:
                 return None
         return future.result()
 
-    def _teller(self, outcome: Outcome) -> Callable[[KohortError | None], None]:
+    def _completing(self, outcome: Outcome) -> Callable[[KohortError | None], None]:
         def on_committed(error: KohortError | None) -> None:
             outcome.error, outcome.done = error, True
             self.core.notify()

@@ -34,7 +34,7 @@ from kohort.client.consumer.commits import Commits
 from kohort.client.consumer.exchange import Exchange
 from kohort.client.consumer.fetch_reader import FetchReader
 from kohort.client.consumer.group_session import GroupSession
-from kohort.client.consumer.plan.commit_queue import NOBODY, CommitJob
+from kohort.client.consumer.plan.commit_queue import NO_MEMBER, CommitJob
 from kohort.client.consumer.plan.committed_offsets import (
     CommittedDone,
     CommittedQueries,
@@ -182,7 +182,7 @@ class ConsumerCore:
             asked = [*self.queries.abandon(error), *self.committed.abandon(error)]
         self.commits.abandon(error)
         for done in asked:
-            self._tell(done.query, done.query.error)
+            self._complete(done.query, done.query.error)
 
     # -- on the network thread: what the session reports -----------------------------------------
 
@@ -246,7 +246,7 @@ class ConsumerCore:
         if failed:
             self.inbox.attend()
         if report is not None:
-            report.tell(warn, self.cluster.events)
+            report.emit(warn, self.cluster.events)
         self._arm(now_ms)
 
     def _ask(
@@ -258,17 +258,17 @@ class ConsumerCore:
         """Send what was planned to find out, and complete the queries that have ended."""
         exchange, session = self.exchange, self.session
         coordinator = None if session is None else session.coordinator
-        asker = NOBODY if session is None else session.asker
+        asker = NO_MEMBER if session is None else session.asker
         for question in questions:
             exchange.ask(question, coordinator, asker)
         for query in queries:
             if isinstance(query, QuerySend):
                 exchange.ask_offsets(query)
             else:
-                self._tell(query.query, query.query.error)
+                self._complete(query.query, query.query.error)
         for one in committed:
             if not isinstance(one, CommittedSend):
-                self._tell(one.query, one.query.error)
+                self._complete(one.query, one.query.error)
             elif coordinator is not None:
                 exchange.ask_committed(one, coordinator, asker)
 
@@ -321,7 +321,7 @@ class ConsumerCore:
                 self.inbox.attend()
         self.pump()
 
-    def _tell(self, query: object, error: KohortError | None) -> None:
+    def _complete(self, query: object, error: KohortError | None) -> None:
         callback = self._callbacks.pop(query, None)
         if callback is not None:
             callback(error)

@@ -21,7 +21,7 @@ from kohort.client.cluster.metadata import ClusterMetadata
 from kohort.client.cluster.refusal_log import Refusals
 from kohort.client.common.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.consumer.caller_inbox import CallerInbox
-from kohort.client.consumer.plan.commit_queue import NOBODY, Identity
+from kohort.client.consumer.plan.commit_queue import NO_MEMBER, Identity
 from kohort.client.consumer.rebalance_watch import RebalanceWatch
 from kohort.client.consumer.setup import new_member, warn
 from kohort.client.consumer.topic_names import TopicNames
@@ -95,7 +95,7 @@ class GroupSession:
         self._find_again_ms = 0
         self._hinted_ms = 0
         self._doubt_again_ms = 0
-        self.last_identity = NOBODY
+        self.last_identity = NO_MEMBER
         """Who commits with a transaction: a member that is none any more stays who it was.
 
         So it is refused (KIP-447). Without a member it would be accepted: every group accepts a
@@ -110,9 +110,9 @@ class GroupSession:
         """Who commits now; None for a subscribed consumer that is not a member at present."""
         member = self.member
         if member is None:
-            return NOBODY
+            return NO_MEMBER
         if member.generation < 0 or not member.member_id:
-            return NOBODY if member.subscription is None else None
+            return NO_MEMBER if member.subscription is None else None
         return Identity(member.generation, member.member_id, self._config.group_instance_id)
 
     @property
@@ -134,8 +134,8 @@ class GroupSession:
     def asker(self) -> Identity:
         """Who asks for committed offsets: a member only under the consumer protocol (KIP-848)."""
         if self._config.group_protocol != CONSUMER_PROTOCOL:
-            return NOBODY
-        return self.identity or NOBODY
+            return NO_MEMBER
+        return self.identity or NO_MEMBER
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join with these topics, or rejoin with them."""
@@ -157,7 +157,7 @@ class GroupSession:
                 self._run(self.member.coordinator_found(self.coordinator, self._now()))
         return self.member
 
-    def coordinator_said(self, *codes: int) -> None:
+    def coordinator_answered(self, *codes: int) -> None:
         """Codes of an answer: whether the coordinator serves this group."""
         refused = [code for code in codes if code in RETRIABLE_CODES]
         if refused:
@@ -266,7 +266,7 @@ class GroupSession:
         member = self.member
         if member is not None:
             who = self.identity
-            if who is not None and (who is not NOBODY or member.is_out):
+            if who is not None and (who is not NO_MEMBER or member.is_out):
                 self.last_identity = who
             seen = self._watch.seen(member.state.name, member.last_reason, self._now())
             if seen is not None:
@@ -285,7 +285,7 @@ class GroupSession:
                 self._topic_names.want(effect.ids)
                 self.watched = effect.topics | self._topic_names.names
                 if effect.ids:
-                    self._loop.call_soon(self._tell_topics)
+                    self._loop.call_soon(self._notice_topics)
             case Warn():
                 warn(effect.text)
             case Fatal():
@@ -305,7 +305,7 @@ class GroupSession:
             effect.node_id, effect.message, answered, timeout_ms=effect.timeout_ms, kind=kind
         )
 
-    def _tell_topics(self) -> None:
+    def _notice_topics(self) -> None:
         self.metadata_changed(self._cluster.metadata)
 
     def _named(self) -> None:
@@ -316,7 +316,7 @@ class GroupSession:
 
     def _answered(self, token: int, answer: Message | KohortError) -> None:
         if (code := getattr(answer, "error_code", None)) is not None:
-            self.coordinator_said(code)
+            self.coordinator_answered(code)
         if self.member is not None:
             self._run(self.member.answered(token, answer, self._now()))
 
@@ -345,7 +345,7 @@ class GroupSession:
     def _not_found(self, error: KohortError) -> None:
         self._find_again_ms = self._now() + self._config.retry_backoff_ms
         if isinstance(error, BrokerError):
-            self.coordinator_said(error.code)
+            self.coordinator_answered(error.code)
             if error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
                 self._owner.failed(error)
         if self.member is not None:

@@ -161,9 +161,9 @@ class ConsumerMetrics(ClientMetrics):
         subscribe(RequestDone, self._requested)
         subscribe(FetchDone, self._fetch_done)
         subscribe(RebalanceEnded, self._rebalanced)
-        subscribe(PartitionsAssigned, lambda event: self._listener_told("assigned", event))
-        subscribe(PartitionsRevoked, lambda event: self._listener_told("revoked", event))
-        subscribe(PartitionsLost, lambda event: self._listener_told("lost", event))
+        subscribe(PartitionsAssigned, lambda event: self._listener_called("assigned", event))
+        subscribe(PartitionsRevoked, lambda event: self._listener_called("revoked", event))
+        subscribe(PartitionsLost, lambda event: self._listener_called("lost", event))
         subscribe(Polled, self._poll_begun)
         subscribe(CallDone, self._called)
 
@@ -195,7 +195,7 @@ class ConsumerMetrics(ClientMetrics):
         kind = "rebalance" if event.completed else "failed"
         self._coordinated[kind].record(event.latency_ms, self.now_ms())
 
-    def _listener_told(
+    def _listener_called(
         self, kind: str, event: PartitionsAssigned | PartitionsRevoked | PartitionsLost
     ) -> None:
         self._coordinated[kind].record(event.latency_ms, self.now_ms())

@@ -254,7 +254,7 @@ def offset_fetch(
 ) -> of.OffsetFetchRequest:
     """Committed offsets of one group; only settled ones (KIP-447).
 
-    `asker` is a member of the consumer protocol, whose epoch is checked (KIP-848), or `NOBODY`.
+    `asker` is a member of the consumer protocol, whose epoch is checked (KIP-848), or `NO_MEMBER`.
     """
     topics = list(by_topic(dict.fromkeys(tps, 0)))
     if version < 8:

@@ -362,7 +362,7 @@ class ProducerCore:
             self._topic_errors = dict(metadata.errors)
             for name, topic in metadata.topics.items():
                 if name not in self._topics:
-                    continue  # given up meanwhile: the next answer will not tell its leaders
+                    continue  # given up meanwhile: the next answer does not name its leaders
                 count = max(topic.partitions, default=-1) + 1
                 available = [
                     p for p in sorted(topic.partitions) if metadata.leader(name, p) >= 0
@@ -415,7 +415,7 @@ class ProducerCore:
         if leader_missing:
             self._cluster.refresh_soon()
         if report is not None:
-            report.tell(warner("producer"), self.events)
+            report.emit(warner("producer"), self.events)
         self._arm(min((d for d in deadlines if d is not None), default=None))
 
     def _arm(self, deadline_ms: int | None) -> None:
@@ -498,7 +498,7 @@ class ProducerCore:
         self._drain()
 
     def _complete(self, outcomes: list[Outcome]) -> None:
-        """Give memory back, tell the futures, wake who waits for room."""
+        """Give memory back, settle the futures, wake who waits for room."""
         room: list[Future[None]] = []
         settled: list[Settled] = []
         events = [_event_of(outcome) for outcome in outcomes]
@@ -518,9 +518,9 @@ class ProducerCore:
         for future in room:
             future.set_result(None)
         if settled:
-            from kohort.client.producer.transactions_shell import tell
+            from kohort.client.producer.transactions_shell import settle
 
-            tell(settled)
+            settle(settled)
 
     def _ask_producer_id(self) -> None:
         self._cluster.request(
@@ -533,7 +533,7 @@ class ProducerCore:
         code = answer.error_code if isinstance(answer, InitProducerIdResponse) else 0
         with self.lock:
             if isinstance(answer, InitProducerIdResponse) and not code:
-                self._sender.producer_id_given(answer.producer_id, answer.producer_epoch)
+                self._sender.producer_id_assigned(answer.producer_id, answer.producer_epoch)
             else:
                 self._sender.producer_id_missing(code, self._loop.now_ms())
         if self._sender.id_state is IdState.HELD:

@@ -73,7 +73,7 @@ class Transactional:
         with self._lock:
             settled = self._tx.init(future)
             self._wake()
-        tell(settled)
+        settle(settled)
         return future
 
     def outcome_delivered(self) -> None:
@@ -98,7 +98,7 @@ class Transactional:
         with self._lock:
             settled = self._tx.flushed(future)
             self._wake()
-        tell(settled)
+        settle(settled)
         return future
 
     def commit_offsets(
@@ -188,7 +188,7 @@ class Transactional:
             self._wake()
         if learned is not None:
             self._cluster.connections.learn(learned)
-        tell(settled)
+        settle(settled)
         self.pump()
 
     def close(self, error: ClosedError) -> None:
@@ -197,10 +197,10 @@ class Transactional:
             self._timer.cancel()
         with self._lock:
             settled = self._tx.close(error)
-        tell(settled)
+        settle(settled)
 
 
-def tell(settled: list[Settled]) -> None:
+def settle(settled: list[Settled]) -> None:
     """End the waits of those who are served."""
     for future, error in settled:
         if error is None:

@@ -31,8 +31,8 @@ class MoveLine:
     """One partition that changes hands."""
 
     partition: str
-    giver: str
-    taker: str
+    donor: str
+    recipient: str
     needed: bool
 
 

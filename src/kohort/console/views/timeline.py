@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kohort.console.views.figures import DASH, ago, clock, duration
 
 if TYPE_CHECKING:
-    from kohort.group.explain.timeline import Rebalance, ToldCause
+    from kohort.group.explain.timeline import Rebalance, RebalanceCause
 
 LANES: Final = 24
 WIDTH: Final = 960
@@ -202,7 +202,7 @@ def _row(one: Rebalance, now_ms: int) -> RebalanceRow:
     )
 
 
-def _cause(one: Rebalance, cause: ToldCause) -> str:
+def _cause(one: Rebalance, cause: RebalanceCause) -> str:
     from kohort.group.coordinator.state.rebalance_history import Trigger
 
     text = Trigger[cause.trigger.upper()].value

@@ -211,29 +211,29 @@ class _Chains:
         """Level the partitions of a bundle that had no owner nearby: free, so no search."""
         loads, got, own, near = self.loads, bundle.got, bundle.own, bundle.near
         lowest = min(map(self.up, near))
-        givers = [m for m in near if self.down(m) > lowest and got[m] > own.get(m, 0)]
-        if not givers:
+        donors = [m for m in near if self.down(m) > lowest and got[m] > own.get(m, 0)]
+        if not donors:
             return False
-        givers.sort(key=self.down, reverse=True)
-        takers = sorted(near, key=self.up)
+        donors.sort(key=self.down, reverse=True)
+        recipients = sorted(near, key=self.up)
         levelled = False
-        for giver, taker in zip(givers, takers, strict=False):
-            units = min(self._between(giver, taker), got[giver] - own.get(giver, 0))
+        for donor, recipient in zip(donors, recipients, strict=False):
+            units = min(self._between(donor, recipient), got[donor] - own.get(donor, 0))
             if units <= 0:
                 break
-            got[giver] -= units
-            got[taker] += units
-            loads[giver] -= units
-            loads[taker] += units
+            got[donor] -= units
+            got[recipient] += units
+            loads[donor] -= units
+            loads[recipient] += units
             levelled = True
         return levelled
 
-    def _between(self, giver: int, taker: int) -> int:
+    def _between(self, donor: int, recipient: int) -> int:
         """How many units bring two members level."""
-        high, low = self.loads[giver], self.loads[taker]
+        high, low = self.loads[donor], self.loads[recipient]
         if self.weights is None:
             return (high - low) // 2
-        give, take = self.weights[giver], self.weights[taker]
+        give, take = self.weights[donor], self.weights[recipient]
         return (high * take - low * give) // (give + take)
 
     def _level_in_bulk(self) -> None:
@@ -260,11 +260,11 @@ class _Chains:
         loads = self.loads
         while len(self.closed) < len(loads):
             level = min(self.up(member) for member in loads if member not in self.closed)
-            takers = [m for m in loads if m not in self.closed and self.up(m) == level]
-            reached = self._search(takers)
-            givers = [giver for giver in reached if self.down(giver) > level]
-            if givers:
-                self._take(givers, reached, None)
+            recipients = [m for m in loads if m not in self.closed and self.up(m) == level]
+            reached = self._search(recipients)
+            donors = [donor for donor in reached if self.down(donor) > level]
+            if donors:
+                self._take(donors, reached, None)
             else:
                 # The members that can reach the lowest have nothing of more value there, and that
                 # stays true:
@@ -272,36 +272,36 @@ class _Chains:
                 self.closed.update(reached)
 
     def _take(
-        self, givers: list[int], reached: dict[int, int], room: Callable[[int], int] | None
+        self, donors: list[int], reached: dict[int, int], room: Callable[[int], int] | None
     ) -> None:
-        """Along the cheapest chains, the fullest givers first; one search serves many.
+        """Along the cheapest chains, the fullest donors first; one search serves many.
 
         Up to `room` units a member, or one.
         """
-        cheapest = min(reached[giver] for giver in givers)
-        cheap = [giver for giver in givers if reached[giver] == cheapest]
+        cheapest = min(reached[donor] for donor in donors)
+        cheap = [donor for donor in donors if reached[donor] == cheapest]
         raised: set[int] = set()
-        for giver in sorted(cheap, key=lambda each: (-self.down(each), each)):
-            chain = self._chain(giver)
+        for donor in sorted(cheap, key=lambda each: (-self.down(each), each)):
+            chain = self._chain(donor)
             if chain is None:
                 continue
             source, number, _ = chain[-1]
             ends = self.ends[number]
             while ends:
-                taker = ends[-1]
-                chain[-1] = source, number, taker
-                full = taker in raised if room is None else not room(taker)
-                if full or self._price_in(number, taker) != self.price_of_bundle[number]:
+                recipient = ends[-1]
+                chain[-1] = source, number, recipient
+                full = recipient in raised if room is None else not room(recipient)
+                if full or self._price_in(number, recipient) != self.price_of_bundle[number]:
                     ends.pop()
                     continue
-                units = min(room(giver), room(taker)) if room else 1
+                units = min(room(donor), room(recipient)) if room else 1
                 units = min(units, self._equal_units(chain))
-                worth = self.down(giver) > self.up(taker) and self._cost(chain) == cheapest
+                worth = self.down(donor) > self.up(recipient) and self._cost(chain) == cheapest
                 if not worth or not units:
                     break
                 self._hand_over(chain, units)
                 if room is None:
-                    raised.add(taker)
+                    raised.add(recipient)
                     break
 
     def _mend(self) -> None:
@@ -313,51 +313,51 @@ class _Chains:
         while mended:
             mended = False
             for level in sorted({self.up(member) for member in self.loads}):
-                takers = [member for member in self.loads if self.up(member) == level]
-                reached = self._search(takers)
-                givers = [m for m, cost in reached.items() if cost < 0 and self.down(m) == level]
-                mended |= bool(givers) and self._mend_at(level, givers, reached)
+                recipients = [member for member in self.loads if self.up(member) == level]
+                reached = self._search(recipients)
+                donors = [m for m, cost in reached.items() if cost < 0 and self.down(m) == level]
+                mended |= bool(donors) and self._mend_at(level, donors, reached)
 
-    def _mend_at(self, level: float, givers: list[int], reached: dict[int, int]) -> bool:
-        cheapest = min(reached[giver] for giver in givers)
-        for giver in sorted(giver for giver in givers if reached[giver] == cheapest):
-            chain = self._chain(giver)
+    def _mend_at(self, level: float, donors: list[int], reached: dict[int, int]) -> bool:
+        cheapest = min(reached[donor] for donor in donors)
+        for donor in sorted(donor for donor in donors if reached[donor] == cheapest):
+            chain = self._chain(donor)
             if chain and self.up(chain[-1][2]) == level and self._cost(chain) == cheapest:
                 self._hand_over(chain, 1)
         return True
 
-    def _price_in(self, number: int, taker: int) -> int:
+    def _price_in(self, number: int, recipient: int) -> int:
         """What one more unit of a bundle costs at a member."""
         bundle = self.bundles[number]
-        moved_back = bundle.got[taker] < bundle.own.get(taker, 0)
-        return bundle.far.get(taker, 0) - moved_back
+        moved_back = bundle.got[recipient] < bundle.own.get(recipient, 0)
+        return bundle.far.get(recipient, 0) - moved_back
 
-    def _search(self, takers: Iterable[int]) -> dict[int, int]:
-        """What the cheapest chain from each member to one of `takers` costs."""
-        cost = dict.fromkeys(takers, 0)
+    def _search(self, recipients: Iterable[int]) -> dict[int, int]:
+        """What the cheapest chain from each member to one of `recipients` costs."""
+        cost = dict.fromkeys(recipients, 0)
         best: dict[int, int] = {}
         self.price_of_bundle = best
         self.via_bundle, self.via_member, self.ends = {}, {}, {}
         queue = deque(cost)
         waiting = set(cost)
         while queue:
-            taker = queue.popleft()
-            waiting.discard(taker)
-            so_far = cost[taker]
-            for number in self.reads[taker]:
-                to_bundle = so_far + self._price_in(number, taker)
+            recipient = queue.popleft()
+            waiting.discard(recipient)
+            so_far = cost[recipient]
+            for number in self.reads[recipient]:
+                to_bundle = so_far + self._price_in(number, recipient)
                 known = best.get(number)
                 if known is not None and known <= to_bundle:
-                    if known == to_bundle and taker not in self.via_bundle:
-                        self.ends[number].append(taker)
+                    if known == to_bundle and recipient not in self.via_bundle:
+                        self.ends[number].append(recipient)
                     continue
                 best[number] = to_bundle
-                self.via_member[number] = taker
-                self.ends[number] = [] if taker in self.via_bundle else [taker]
-                for giver in self._leave(number, to_bundle, cost):
-                    if giver not in waiting:
-                        waiting.add(giver)
-                        queue.append(giver)
+                self.via_member[number] = recipient
+                self.ends[number] = [] if recipient in self.via_bundle else [recipient]
+                for donor in self._leave(number, to_bundle, cost):
+                    if donor not in waiting:
+                        waiting.add(donor)
+                        queue.append(donor)
         return cost
 
     def _leave(self, number: int, to_bundle: int, cost: dict[int, int]) -> list[int]:
@@ -365,57 +365,57 @@ class _Chains:
         bundle = self.bundles[number]
         own, far = bundle.own, bundle.far
         cheaper: list[int] = []
-        for giver, units in bundle.got.items():
-            if not units or giver in self.closed:
+        for donor, units in bundle.got.items():
+            if not units or donor in self.closed:
                 continue
-            total = to_bundle + (units <= own.get(giver, 0))
+            total = to_bundle + (units <= own.get(donor, 0))
             if far:
-                total -= far.get(giver, 0)
-            if giver not in cost or total < cost[giver]:
-                cost[giver] = total
-                self.via_bundle[giver] = number
-                cheaper.append(giver)
+                total -= far.get(donor, 0)
+            if donor not in cost or total < cost[donor]:
+                cost[donor] = total
+                self.via_bundle[donor] = number
+                cheaper.append(donor)
         return cheaper
 
-    def _chain(self, giver: int) -> list[tuple[int, int, int]] | None:
+    def _chain(self, donor: int) -> list[tuple[int, int, int]] | None:
         """The hand-overs (from, bundle, to) that the last search found; None if it broke since."""
         chain: list[tuple[int, int, int]] = []
-        member = giver
+        member = donor
         while member in self.via_bundle:
             number = self.via_bundle[member]
-            taker = self.via_member[number]
+            recipient = self.via_member[number]
             if not self.bundles[number].got[member]:
                 return None
-            chain.append((member, number, taker))
+            chain.append((member, number, recipient))
             assert len(chain) <= len(self.loads), "a cheapest chain does not cross itself"
-            member = taker
+            member = recipient
         return chain
 
     def _cost(self, chain: list[tuple[int, int, int]]) -> int:
         cost = 0
-        for giver, number, taker in chain:
+        for donor, number, recipient in chain:
             bundle = self.bundles[number]
             got, own, far = bundle.got, bundle.own, bundle.far
-            cost += (got[giver] <= own.get(giver, 0)) - (got[taker] < own.get(taker, 0))
-            cost += far.get(taker, 0) - far.get(giver, 0)
+            cost += (got[donor] <= own.get(donor, 0)) - (got[recipient] < own.get(recipient, 0))
+            cost += far.get(recipient, 0) - far.get(donor, 0)
         return cost
 
     def _equal_units(self, chain: list[tuple[int, int, int]]) -> int:
         """How many units the chain carries at the price of the first."""
         units: list[int] = []
-        for giver, number, taker in chain:
+        for donor, number, recipient in chain:
             got, own = self.bundles[number].got, self.bundles[number].own
-            spare, lack = got[giver] - own.get(giver, 0), own.get(taker, 0) - got[taker]
-            units.append(spare if spare > 0 else got[giver])
+            spare, lack = got[donor] - own.get(donor, 0), own.get(recipient, 0) - got[recipient]
+            units.append(spare if spare > 0 else got[donor])
             if lack > 0:
                 units.append(lack)
         return min(units)
 
     def _hand_over(self, chain: list[tuple[int, int, int]], units: int) -> None:
-        for giver, number, taker in chain:
+        for donor, number, recipient in chain:
             got = self.bundles[number].got
-            got[giver] -= units
-            got[taker] += units
+            got[donor] -= units
+            got[recipient] += units
         self.loads[chain[0][0]] -= units
         self.loads[chain[-1][2]] += units
 

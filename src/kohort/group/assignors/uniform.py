@@ -116,10 +116,10 @@ class _Levelling:
             free = [at for at in range(*self.spans[topic]) if row[at] < 0]
             if not free:
                 continue
-            takers = _lowest_first(self._ranked(topic), loads)
-            for at, (_, taker) in zip(free, takers, strict=False):
-                row[at] = taker
-                loads[taker] += 1
+            recipients = _lowest_first(self._ranked(topic), loads)
+            for at, (_, recipient) in zip(free, recipients, strict=False):
+                row[at] = recipient
+                loads[recipient] += 1
 
     def _level(self) -> None:
         shared = [topic for topic in self.topics if len(self.readers[topic]) >= 2]
@@ -139,16 +139,16 @@ class _Levelling:
         movable: dict[int, list[int]] = {}
         for at in range(*self.spans[topic]):
             movable.setdefault(row[at], []).append(at)
-        givers, takers = _HighestFirst(ranked, loads), _lowest_first(ranked, loads)
+        donors, recipients = _HighestFirst(ranked, loads), _lowest_first(ranked, loads)
         moved = False
-        while (giver := givers.next(movable)) is not None:
-            at = movable[giver].pop()
-            level, taker = next(takers)
-            if givers.level - level <= 1:
+        while (donor := donors.next(movable)) is not None:
+            at = movable[donor].pop()
+            level, recipient = next(recipients)
+            if donors.level - level <= 1:
                 break
-            row[at] = taker
-            loads[giver] -= 1
-            loads[taker] += 1
+            row[at] = recipient
+            loads[donor] -= 1
+            loads[recipient] += 1
             moved = True
         return moved
 
@@ -190,10 +190,10 @@ class _HighestFirst:
                 self.at = self.end - 1
             if self.at < 0:
                 return None
-            giver = ranked[self.at]
-            if movable.get(giver):
+            donor = ranked[self.at]
+            if movable.get(donor):
                 self.at -= 1
-                return giver
+                return donor
             self.end -= 1
-            ranked[self.at], ranked[self.end] = ranked[self.end], giver
+            ranked[self.at], ranked[self.end] = ranked[self.end], donor
             self.at -= 1

@@ -40,7 +40,7 @@ def describe(
     if last := timeline.asks(request.unknown_tags):
         for group in groups:
             entries = ws.history.of(group.group_id)[-last:]
-            group.unknown_tags = [timeline.as_tag(timeline.tell_all(entries))]
+            group.unknown_tags = [timeline.as_tag(timeline.describe_all(entries))]
     out.replies.append(Reply(context.token, DescribeGroupsResponse(groups=groups)))
 
 

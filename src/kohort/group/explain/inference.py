@@ -39,7 +39,7 @@ from kohort.group.coordinator.state.rebalance_history import (
     cause_of,
 )
 from kohort.group.coordinator.state.topics_image import TopicsImage
-from kohort.group.explain.timeline import CAUSES, JOINED, MOVES, Rebalance, tell
+from kohort.group.explain.timeline import CAUSES, JOINED, MOVES, Rebalance, describe
 from kohort.wire import record_type
 
 
@@ -69,7 +69,7 @@ class Inference:
 
     def rebalances(self) -> list[Rebalance]:
         """What has been read so far, the oldest first."""
-        return [tell(entry, inferred) for entry, inferred in self._entries]
+        return [describe(entry, inferred) for entry, inferred in self._entries]
 
 
 def _begin(entries: deque[tuple[Entry, list[str]]], entry: Entry, inferred: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """The account of a rebalance: its cause, the moves, the necessary moves, its duration.
 
 Rules:
-- `tell` works out of a `history.Entry` (or of what `inference` made of a log) what people and
+- `describe` works out of a `history.Entry` (or of what `inference` made of a log) what people and
   programs are shown; it decodes and compares, and runs only on request.
 - A move is needed when the partition had no owner, when its owner is gone or does not read the
   topic any more, or when balance takes it: as many of each member's partitions as the plan takes
@@ -54,7 +54,7 @@ GOING_ON, STABLE, EMPTY, SUPERSEDED = "going on", "stable", "empty", "superseded
 
 
 @dataclass(frozen=True, slots=True)
-class ToldCause:
+class RebalanceCause:
     """One cause: a `history.Trigger` by name, and the member it is about."""
 
     trigger: str
@@ -67,7 +67,7 @@ class ToldCause:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldMove:
+class RebalanceMove:
     """A partition that changed hands. `needed`: "new" (it had no owner), "owner gone",
     "topic gone", "balance", or "" when it was not needed; None when that was not worked out."""
 
@@ -96,7 +96,7 @@ class Rebalance:
     began_ms: int | None
     joined_ms: int | None
     settled_ms: int | None
-    causes: tuple[ToldCause, ...] = ()
+    causes: tuple[RebalanceCause, ...] = ()
     causes_more: int = 0
     members: int = 0
     came: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Rebalance:
     moved: int | None = None
     needed: int | None = None
     not_needed: int | None = None
-    moves: tuple[ToldMove, ...] = ()
+    moves: tuple[RebalanceMove, ...] = ()
     from_log: bool = False
     inferred: tuple[str, ...] = ()
     names: dict[str, str] = field(default_factory=dict[str, str])
@@ -136,7 +136,7 @@ class _Scene:
     has: dict[str, Partitions]
 
 
-def tell_all(entries: Sequence[Entry]) -> list[Rebalance]:
+def describe_all(entries: Sequence[Entry]) -> list[Rebalance]:
     """What a coordinator says of its rebalances, the oldest first.
 
     It has others to serve meanwhile: what moved is worked out for so many partitions, beginning
@@ -145,7 +145,7 @@ def tell_all(entries: Sequence[Entry]) -> list[Rebalance]:
     room, rebalances = COORDINATOR_MAX, list[Rebalance]()
     for entry in reversed(entries):
         room -= sum(_size(view) for view in (entry.before, entry.after) if view is not None)
-        rebalances.append(tell(entry) if room >= 0 else _in_short(entry))
+        rebalances.append(describe(entry) if room >= 0 else _in_short(entry))
     return rebalances[::-1]
 
 
@@ -162,7 +162,7 @@ def _in_short(entry: Entry) -> Rebalance:
     """From the coordinator's own memory: its members, not the moves."""
     views = {"before": entry.before, "after": entry.after}
     known, now = ((view.members if view is not None else {}) for view in views.values())
-    rebalance = tell(replace(entry, before=None, after=None))
+    rebalance = describe(replace(entry, before=None, after=None))
     if entry.after is None:
         return rebalance
     return replace(
@@ -174,7 +174,7 @@ def _in_short(entry: Entry) -> Rebalance:
     )
 
 
-def tell(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
+def describe(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
     """What there is to say of a rebalance; with `inferred`, one that was read off a log."""
     after = _scene(entry.after)
     before = _renamed(_scene(entry.before), after)
@@ -194,7 +194,7 @@ def tell(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
         began_ms=entry.began_ms,
         joined_ms=entry.joined_ms,
         settled_ms=entry.settled_ms,
-        causes=tuple(ToldCause(c.trigger.name.lower(), *c[1:]) for c in causes),
+        causes=tuple(RebalanceCause(c.trigger.name.lower(), *c[1:]) for c in causes),
         causes_more=entry.causes_more,
         waited_for=entry.last,
         gap=entry.gap,
@@ -265,7 +265,7 @@ def _with_moves(rebalance: Rebalance, before: _Scene | None, after: _Scene) -> R
     assigned = {topic for parts in after.has.values() for topic in parts}
     total = sum(topic.partitions for topic in topics.values())
     budgets = _budgets(group, had) if total <= WEIGHED_MAX and after.members else None
-    moves: list[ToldMove] = []
+    moves: list[RebalanceMove] = []
     for move in moved:
         needed: str | None = ""
         if move.source is None:
@@ -279,7 +279,7 @@ def _with_moves(rebalance: Rebalance, before: _Scene | None, after: _Scene) -> R
             needed = "balance"
         elif move.topic not in assigned:
             needed = "topic gone"
-        moves.append(ToldMove(move.topic, move.partition, move.source, move.target, needed))
+        moves.append(RebalanceMove(move.topic, move.partition, move.source, move.target, needed))
     needless = sum(move.needed == "" for move in moves)
     weighed = all(move.needed is not None for move in moves)
     return replace(
@@ -418,8 +418,8 @@ def from_tags(tags: Sequence[tuple[int, bytes]] | None) -> list[Rebalance] | Non
 def _from_json(document: dict[str, Any]) -> Rebalance:
     fields: dict[str, Any] = {
         **document,
-        "causes": tuple(ToldCause(**cause) for cause in document["causes"]),
-        "moves": tuple(ToldMove(**move) for move in document["moves"]),
+        "causes": tuple(RebalanceCause(**cause) for cause in document["causes"]),
+        "moves": tuple(RebalanceMove(**move) for move in document["moves"]),
     }
     for name in ("came", "went", "inferred"):
         fields[name] = tuple(document[name])

@@ -318,7 +318,7 @@ class MemberBase(ABC, Generic[S, E]):
         self._find_at_ms, self._finds = self._now_ms + wait, self._finds + 1
         leaving = Call.LEAVE in self._calls
         self._calls.clear()
-        self._unheard()
+        self._requests_lost()
         if leaving:
             self._move(self._machine.gone)
         self._move(self._machine.lost)
@@ -390,5 +390,5 @@ class MemberBase(ABC, Generic[S, E]):
     def _member_again(self) -> None:
         """A member that continued without a coordinator has one again."""
 
-    def _unheard(self) -> None:
+    def _requests_lost(self) -> None:
         """What was asked last will not be answered."""

@@ -131,7 +131,7 @@ class ClassicMember(MemberCore):
             self._advance()
 
     def _coordinator_known(self) -> None:
-        self._heard_ms = self._now_ms
+        self._last_answer_ms = self._now_ms
 
     def _member_again(self) -> None:
         self._settle()

@@ -99,7 +99,7 @@ class MemberCore(MemberBase[State, Event]):
         self._again = ""
         self._plan_at_ms = 0
         self._hurried = False  # a hint came when no heartbeat could go
-        self._heard_ms = 0
+        self._last_answer_ms = 0
         self._misreads = 0
         self._own_plan: Partitions | None = None
 
@@ -211,9 +211,9 @@ class MemberCore(MemberBase[State, Event]):
         self._calls[call] = self._serial
         self._out.append(Send(self._serial, message, self.coordinator, timeout_ms))
 
-    def _heard(self) -> None:
+    def _coordinator_answered(self) -> None:
         """The coordinator answered as one that serves this group."""
-        self._heard_ms, self._finds = self._now_ms, 0
+        self._last_answer_ms, self._finds = self._now_ms, 0
 
     def _unanswered(self, call: Call, error: KohortError) -> None:
         if error.retriable:
@@ -304,7 +304,7 @@ class MemberCore(MemberBase[State, Event]):
             return
         self.generation, self.member_id = answer.generation_id, answer.member_id
         self.protocol = protocol
-        self._heard()
+        self._coordinator_answered()
         self.is_leader = answer.leader == answer.member_id
         self._heartbeat_at_ms = self._now_ms + self.config.heartbeat_interval_ms
         if self._topics != self._joined_topics:
@@ -403,7 +403,7 @@ class MemberCore(MemberBase[State, Event]):
             self._refused(Call.SYNC, code)
 
     def _synced(self, answer: SyncGroupResponse) -> None:
-        self._heard()
+        self._coordinator_answered()
         try:
             assignment, user_data = decode_assignment(answer.assignment)
         except ProtocolError as error:
@@ -489,7 +489,7 @@ class MemberCore(MemberBase[State, Event]):
         if code in MOVED_CODES:
             self._coordinator_gone(f"it answered a heartbeat with {ErrorCode.name_of(code)}")
             return
-        self._heard()
+        self._coordinator_answered()
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             if self.state in {State.STABLE, State.ASSIGNING}:
                 self._rejoin("the coordinator announced a rebalance")
@@ -509,7 +509,7 @@ class MemberCore(MemberBase[State, Event]):
     def _due(self) -> list[int]:
         due = super()._due()
         if self._keeps_session():
-            due.append(self._heard_ms + self.config.session_timeout_ms)
+            due.append(self._last_answer_ms + self.config.session_timeout_ms)
         if self.state is State.PLANNING:
             due.append(self._plan_at_ms)
         if self.state in {State.JOINING, State.SYNCING} and self._calls and not self._warned:
@@ -518,8 +518,8 @@ class MemberCore(MemberBase[State, Event]):
 
     def _timers(self) -> None:
         now, config = self._now_ms, self.config
-        if self._keeps_session() and now >= self._heard_ms + config.session_timeout_ms:
-            silent = now - self._heard_ms
+        if self._keeps_session() and now >= self._last_answer_ms + config.session_timeout_ms:
+            silent = now - self._last_answer_ms
             self._coordinator_gone(f"no answer for {silent} ms (session.timeout.ms)")
         super()._timers()
         if self.state is State.PLANNING:

@@ -150,7 +150,7 @@ class ConsumerMember(ConsumerMemberCore):
                 step = self._steps.popleft()
                 if step.token == token:
                     break
-            self._unsay(without(self._held, step.held))
+            self._report_revoked(without(self._held, step.held))
             self._held = step.held
             self._advance()
 

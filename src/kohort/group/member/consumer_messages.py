@@ -28,7 +28,7 @@ STATIC_LEAVE_EPOCH: Final = -2
 """A static member that comes back: its partitions wait for it for a session timeout (KIP-848)."""
 
 
-class Told(NamedTuple):
+class Report(NamedTuple):
     """What a heartbeat tells the coordinator, and what it then knows; `pattern` may be empty."""
 
     topics: frozenset[str]
@@ -37,7 +37,7 @@ class Told(NamedTuple):
 
 
 def heartbeat_request(
-    config: MemberConfig, member_id: str, epoch: int, now: Told, known: Told | None
+    config: MemberConfig, member_id: str, epoch: int, now: Report, known: Report | None
 ) -> request.ConsumerGroupHeartbeatRequest:
     """A heartbeat: full when nothing is `known` to the coordinator, else what has changed.
 

@@ -8,7 +8,7 @@ Rules:
   nothing to give up, STABLE with a new assignment) is done by the step that leads into it.
 - `_owned` is what the caller owns once it has run every step that was emitted; `_held` is what it
   owns now, by the steps it has confirmed. The coordinator gets `_held` (B2, B8), and in a full
-  request that goes out while a step is open, also what that step may add (`_now_told`).
+  request that goes out while a step is open, also what that step may add (`_current_report`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kohort.group.member.config import MemberConfig
 from kohort.group.member.consumer_messages import (
     JOIN_EPOCH,
     Owned,
-    Told,
+    Report,
     assigned,
     heartbeat_request,
     leave_request,
@@ -96,8 +96,8 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         self._watched: tuple[frozenset[str], frozenset[bytes]] = (frozenset(), frozenset())
         # What the coordinator is known to have, what is on its way to it, and whether it may
         # still count this member in.
-        self._known: Told | None = None
-        self._telling: Told | None = None
+        self._known: Report | None = None
+        self._reporting: Report | None = None
         self._counted_in = False
         # The caller must learn that a reconciliation is complete, even if nothing is new.
         self._announce = False
@@ -220,14 +220,14 @@ class ConsumerMemberCore(MemberBase[State, Event]):
     def _give_all_up(self, reason: str, *, lost: bool) -> None:
         self._revoke(self._owned, lost, reason)
 
-    def _unheard(self) -> None:
+    def _requests_lost(self) -> None:
         self._known = None  # the next heartbeat is a full one (B5)
 
     def _drop_out(self) -> None:
         """Out of the group: no epoch, no assignment, and no answer counts any more."""
         self._calls.clear()
         self.generation = NO_GENERATION
-        self._known = self._telling = None
+        self._known = self._reporting = None
         self._target = {}
         self._announce = self._counted_in = False
         self._pace.grow_up()
@@ -250,7 +250,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
 
     def _send(self, call: Call, epoch: int) -> None:
         assert self.coordinator is not None, "a request needs a coordinator"
-        now = self._telling = self._now_told()
+        now = self._reporting = self._current_report()
         message = heartbeat_request(self.config, self.member_id, epoch, now, self._known)
         self._sent_ms = self._now_ms
         self._heartbeat_at_ms = self._now_ms + self._wait_ms()
@@ -271,7 +271,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
 
     def _heartbeat_soon(self) -> None:
         """At once, or as soon as the one under way is answered, unless that says it all."""
-        if self._calls and self._telling == self._now_told():
+        if self._calls and self._reporting == self._current_report():
             return
         self._heartbeat_at_ms = min(self._heartbeat_at_ms, self._now_ms)
         if self._may_heartbeat():
@@ -332,7 +332,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
             self._misread(call, error)
             return
         self._finds = self._failures = self._misreads = 0
-        self._known, self._telling = self._telling, None
+        self._known, self._reporting = self._reporting, None
         self.generation = answer.member_epoch
         if answer.heartbeat_interval_ms > 0:
             self._interval_ms = min(answer.heartbeat_interval_ms, LONGEST_INTERVAL_MS)
@@ -347,10 +347,10 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         if target is not None:
             self._target = target
         self._settle()
-        if self._known is not None and self._known != self._now_told():
+        if self._known is not None and self._known != self._current_report():
             self._heartbeat_soon()
 
-    def _now_told(self) -> Told:
+    def _current_report(self) -> Report:
         """The content of a heartbeat now. While a step is open, the owned set stays as last
         reported.
 
@@ -359,23 +359,23 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         at which the caller takes it (G1).
         """
         if self._known is not None and self._steps:
-            return Told(self._topics, self._pattern, self._known.owned)
+            return Report(self._topics, self._pattern, self._known.owned)
         owned = {topic: set(numbers) for topic, numbers in self._held.items()}
         for step in self._steps:
             for topic, numbers in step.held.items():
                 owned.setdefault(topic, set()).update(numbers)
         whole = {topic: tuple(sorted(numbers)) for topic, numbers in owned.items()}
-        return Told(self._topics, self._pattern, whole)
+        return Report(self._topics, self._pattern, whole)
 
-    def _unsay(self, gone: Owned) -> None:
+    def _report_revoked(self, gone: Owned) -> None:
         """Report partitions that were given up, even if taking them was never reported (B3).
 
         The coordinator assigned them and waits for the report; until then they count as reported.
         """
         if gone and self._known is not None:
             self._known = self._known._replace(owned=union(self._known.owned, gone))
-        if gone and self._telling is not None:
-            self._telling = self._telling._replace(owned=union(self._telling.owned, gone))
+        if gone and self._reporting is not None:
+            self._reporting = self._reporting._replace(owned=union(self._reporting.owned, gone))
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Rules:
   the time for it is over: then its next owner repeats them, since nothing of it is visible.
 - The work of a member that its group has removed is given up at once: nothing of it can be
   committed, since no member comes back under its old id.
-- With a store, the group's commits only tell of its progress; they decide nothing.
+- With a store, the group's commits only report progress; the store decides.
 
 Shell: threads, the clock.
 """
@@ -31,7 +31,7 @@ from kohort.processing.runtime.transactor import Broken, Judged, Transactor
 log = logging.getLogger("kohort.processing")
 
 JUDGED_AT_ONCE = 500
-TELL_EVERY_MS = 1_000
+COMMIT_PROGRESS_EVERY_MS = 1_000
 PAUSE_AFTER_ABORT_MS = 100
 UNANSWERED_MS = 5_000
 """A transaction takes milliseconds; one that lasts longer than this is reported."""
@@ -44,7 +44,7 @@ class ExactRunner(Runner):
     """A runner whose engine is done by transactions. Give it its transactor before `run`."""
 
     transactor: Transactor
-    tells_group = False
+    commits_progress = False
     """The store is the source of truth; the group's offsets follow it."""
     _asked_ms: int | None = None
     """Since when the transactor has been at something that others wait for."""
@@ -57,14 +57,14 @@ class ExactRunner(Runner):
 
     def run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         """As `Runner.run`."""
-        self._tell_due_ms = 0
-        self._in_hand: Batch | None = None
-        self._in_hand_of: GroupMetadata | None = None
+        self._progress_due_ms = 0
+        self._in_flight: Batch | None = None
+        self._in_flight_member: GroupMetadata | None = None
         self._left_behind: GroupMetadata | None = None
         self._again_ms = 0
         self._nobody_commits = False
-        self._untold: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.transactor.start(self.tell)
+        self._progress: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.transactor.start(self.post)
         try:
             super().run(publisher, retry_poller)
         finally:
@@ -75,7 +75,7 @@ class ExactRunner(Runner):
         asked_ms = self._asked_ms
         if asked_ms is None or self.now_ms() - asked_ms < UNANSWERED_MS:
             return ""
-        who = "the store is locked or" if self.tells_group else "the cluster"
+        who = "the store is locked or" if self.commits_progress else "the cluster"
         return f"a transaction does not end: {who} does not answer"
 
     def _skew_ms(self) -> int | None:
@@ -87,21 +87,21 @@ class ExactRunner(Runner):
             self.transactor.judge(items)
 
     def _commit(self, now_ms: int) -> None:
-        if self._untold and now_ms >= self._tell_due_ms:
-            self._tell_due_ms = now_ms + TELL_EVERY_MS
+        if self._progress and now_ms >= self._progress_due_ms:
+            self._progress_due_ms = now_ms + COMMIT_PROGRESS_EVERY_MS
             mine = self.consumer.assignment()
-            self.consumer.commit_async({tp: at for tp, at in self._untold.items() if tp in mine})
-            self._untold = {}
-        if self._in_hand is not None:
+            self.consumer.commit_async({tp: at for tp, at in self._progress.items() if tp in mine})
+            self._progress = {}
+        if self._in_flight is not None:
             return
         self._commit_due_ms = now_ms + self.timing.commit_interval_ms
         batch = self.exact.batch(now_ms)
         if batch is not None:
-            self._in_hand, self._in_hand_of = batch, self.consumer.group_metadata()
+            self._in_flight, self._in_flight_member = batch, self.consumer.group_metadata()
             self._asked_ms = now_ms
-            self.transactor.submit(batch, self._in_hand_of)
+            self.transactor.submit(batch, self._in_flight_member)
 
-    def _hear_of(self, event: object, now_ms: int) -> None:
+    def _handle_event(self, event: object, now_ms: int) -> None:
         if isinstance(event, Judged):
             self.exact.judged(event.items, event.owed, event.elsewhere, now_ms)
         elif isinstance(event, Verdict):
@@ -110,15 +110,15 @@ class ExactRunner(Runner):
             self._nobody_commits = True
             raise event.error
         else:
-            super()._hear_of(event, now_ms)
+            super()._handle_event(event, now_ms)
 
     def _ended(self, verdict: Verdict, now_ms: int) -> None:
-        self._in_hand = self._asked_ms = None
+        self._in_flight = self._asked_ms = None
         self.trouble = ""
         if verdict.error is None:
             self.exact.through(verdict.batch, now_ms)
-            if self.tells_group:
-                self._untold |= _offsets_of(verdict.batch)
+            if self.commits_progress:
+                self._progress |= _offsets_of(verdict.batch)
             return
         self.exact.back(verdict, now_ms)
         reported = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
@@ -127,7 +127,7 @@ class ExactRunner(Runner):
             log.warning("%s; retrying", self.trouble)
             self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
         if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
-            self._left_behind = self._in_hand_of
+            self._left_behind = self._in_flight_member
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         committed = super()._starts(partitions)
@@ -148,8 +148,8 @@ class ExactRunner(Runner):
             return
         mine = set(keys)
         self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
-        offsets = {tp: at for tp, at in self._untold.items() if tp in mine}
-        self._untold = {tp: at for tp, at in self._untold.items() if tp not in mine}
+        offsets = {tp: at for tp, at in self._progress.items() if tp in mine}
+        self._progress = {tp: at for tp, at in self._progress.items() if tp not in mine}
         if offsets:
             try:
                 self.consumer.commit(offsets)
@@ -159,7 +159,7 @@ class ExactRunner(Runner):
     def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
         while not self._hurried and (now_ms := self.now_ms()) < until_ms:
             wait_until_ms = until_ms
-            if self._in_hand is None:
+            if self._in_flight is None:
                 if not self.exact.owes(mine):
                     return
                 if self._left_behind == self.consumer.group_metadata():
@@ -167,13 +167,13 @@ class ExactRunner(Runner):
                     return
                 if now_ms >= self._again_ms:
                     self._commit(now_ms)
-                if self._in_hand is None:  # what is left waits for its next try
+                if self._in_flight is None:  # what is left waits for its next try
                     next_ms = max(self._again_ms, self.exact.next_try_ms or 0)
                     wait_until_ms = min(next_ms, until_ms) if next_ms > now_ms else until_ms
             with suppress(Empty):
                 self._inbox_first(wait_until_ms - now_ms)
-            self._hear(self.now_ms())
-        if not self._hurried and (self._in_hand is not None or self.exact.owes(mine)):
+            self._handle_events(self.now_ms())
+        if not self._hurried and (self._in_flight is not None or self.exact.owes(mine)):
             log.warning("the last transaction of revoked partitions had no end in time")
 
 

@@ -32,7 +32,7 @@ def by_hand(by: str) -> Failure:
 
 def take_early(
     port: ClusterPort,
-    tell: Callable[[TakeEarly], None],
+    post: Callable[[TakeEarly], None],
     place: tuple[str, int, int],
     failure: Failure | None,
 ) -> None:
@@ -47,7 +47,7 @@ def take_early(
     if record is None:
         raise UsageError(f"{topic}-{partition} has no record at offset {offset} (any more)")
     answers: SimpleQueue[str] = SimpleQueue()
-    tell(TakeEarly(record, failure, answers.put))
+    post(TakeEarly(record, failure, answers.put))
     try:
         refused = answers.get(timeout=ANSWER_S)
     except Empty:

@@ -162,7 +162,7 @@ class Runner(RebalanceListener):
         self.on_failure: Sequence[Callable[[FailedAttempt], object]] = ()
         """Called for every failed attempt, on this runner's thread."""
         self.failure_log = FailureLog()
-        self._told_trouble = ""
+        self._reported_trouble = ""
         self._past_damage = PastDamage(self.engine, self.consumer, self.now_ms)
         self._trouble_due_ms = 0
         self.report = Report(self, self._unanswered, self._skew_ms)
@@ -179,7 +179,7 @@ class Runner(RebalanceListener):
 
     # -- from other threads ------------------------------------------------------------------
 
-    def tell(self, event: object) -> None:
+    def post(self, event: object) -> None:
         """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
         self._inbox.put(event)
         waits = isinstance(event, Finished) and self.feeds[event.pool].can_wait(
@@ -190,7 +190,7 @@ class Runner(RebalanceListener):
 
     def opened(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The poller of retry topics reports new ends."""
-        self.tell(Opened(ends))
+        self.post(Opened(ends))
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the run soon, or without waiting for what is in flight. Any thread, and from a signal
@@ -203,18 +203,18 @@ class Runner(RebalanceListener):
 
     def resume(self, key: tuple[str, int]) -> None:
         """Try the record again that stopped a partition. Any thread."""
-        self.tell(Resumed(key))
+        self.post(Resumed(key))
 
     def pause(self, *, on: bool) -> None:
         """Begin no more records, or continue. Any thread."""
         self.is_paused = on
-        self.tell(Paused(on))
+        self.post(Paused(on))
 
     def retry_now(self) -> None:
         """Try at once what waits for its next try, here and in retry topics. Any thread."""
         if self.retry_poller is not None:
             self.retry_poller.release()
-        self.tell(Released({}))
+        self.post(Released({}))
 
     # -- the owner -----------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Runner(RebalanceListener):
         self._publisher, self.retry_poller = publisher, retry_poller
         self._is_virtual = driven() is not None
         for pool in self.pools:
-            pool.start(self.tell)
+            pool.start(self.post)
         if retry_poller is not None:
             retry_poller.start()
         self._progress_ms = self.now_ms()
@@ -260,7 +260,7 @@ class Runner(RebalanceListener):
         now_ms = self.now_ms()
         if records:
             self._take_in(records, now_ms)
-        self._hear(now_ms)
+        self._handle_events(now_ms)
         if now_ms >= self._gaps_due_ms:
             self._see_gaps(now_ms)
         self._feed(now_ms)
@@ -269,14 +269,14 @@ class Runner(RebalanceListener):
             self._commit(now_ms)
         self._look_at_progress(now_ms)
         if now_ms >= self._trouble_due_ms:
-            self._tell_trouble(now_ms)
+            self._report_trouble(now_ms)
 
-    def _tell_trouble(self, now_ms: int) -> None:
+    def _report_trouble(self, now_ms: int) -> None:
         """Say what is wrong outside when that changes."""
         self._trouble_due_ms = now_ms + LOOK_FOR_TROUBLE_MS
         text = "; ".join(self.report.troubles())
-        if text != self._told_trouble:
-            self._told_trouble = text
+        if text != self._reported_trouble:
+            self._reported_trouble = text
             if self.on_trouble is not None:
                 self.on_trouble(text)
 
@@ -313,25 +313,27 @@ class Runner(RebalanceListener):
         if self.retry_poller is not None:
             self.retry_poller.moved(positions.items())
 
-    def _hear(self, now_ms: int) -> None:
+    def _handle_events(self, now_ms: int) -> None:
         """Handle all events from other threads."""
-        while heard := self._events():
+        while events := self._events():
             if self._is_broken:
-                heard = [x for x in heard if not (isinstance(x, Finished) and x.error is not None)]
-            self._give_more(heard, now_ms)
-            for event in heard:
+                events = [
+                    x for x in events if not (isinstance(x, Finished) and x.error is not None)
+                ]
+            self._give_more(events, now_ms)
+            for event in events:
                 self._take_note(event, now_ms)
-        self._tell_failures()
+        self._report_failures()
 
-    def _tell_failures(self) -> None:
+    def _report_failures(self) -> None:
         """Log new failures that are due, and call the registered callbacks for each."""
         for failed in self.engine.take_failures():
             entry = self.failure_log.note(failed)
             if entry is not None:
                 log.log(entry.level, "%s", entry.text, extra={"failed": failed})
-            for hear in self.on_failure:
+            for hook in self.on_failure:
                 try:
-                    hear(failed)
+                    hook(failed)
                 except Exception:  # the hook is the user's, and may raise anything
                     log.exception("a hook of on_failure raised for %s", failed)
 
@@ -343,9 +345,9 @@ class Runner(RebalanceListener):
                 events.append(self._inbox.get_nowait())
         return events
 
-    def _give_more(self, heard: Sequence[object], now_ms: int) -> None:
+    def _give_more(self, events: Sequence[object], now_ms: int) -> None:
         """Workers first: their results are accounted for while they work on."""
-        for event in heard:
+        for event in events:
             if isinstance(event, Finished):
                 if event.error is not None:
                     raise event.error
@@ -379,10 +381,10 @@ class Runner(RebalanceListener):
             self.engine.retry_now(event.ends, now_ms)
         elif isinstance(event, TakeEarly):
             event.answer(self.engine.take_early(event.record, now_ms, event.failure))
-        elif not isinstance(event, Hurried | Paused):  # those only had to be heard
-            self._hear_of(event, now_ms)
+        elif not isinstance(event, Hurried | Paused):  # those only wake the runner
+            self._handle_event(event, now_ms)
 
-    def _hear_of(self, event: object, now_ms: int) -> None:
+    def _handle_event(self, event: object, now_ms: int) -> None:
         """Events that only some runners know."""
         raise TypeError(f"{type(self).__name__} got {event!r} at {now_ms}")
 
@@ -549,7 +551,7 @@ class Runner(RebalanceListener):
             self._publish()
             with suppress(Empty):
                 self._inbox_first(min(until_ms, again_ms or until_ms) - now_ms)
-            self._hear(self.now_ms())
+            self._handle_events(self.now_ms())
         left = self.engine.in_flight_of(keys)
         self._commit_last(keys)
         self._remove(keys)
@@ -574,7 +576,7 @@ class Runner(RebalanceListener):
                 log.warning("the last commit of revoked partitions failed: %s", error)
 
     def _inbox_first(self, left_ms: int) -> None:
-        """Wait until there is something to hear."""
+        """Wait for events."""
         if (clock := driven()) is not None:
             clock.run_until(lambda: not self._inbox.empty(), left_ms / 1_000)
             return

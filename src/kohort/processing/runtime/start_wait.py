@@ -24,7 +24,7 @@ log = logging.getLogger("kohort.processing")
 
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 10.0
-STOP_HEARD_S: Final = 0.1
+STOP_POLL_S: Final = 0.1
 FOREVER_MS: Final = 100 * 365 * 86_400_000
 
 
@@ -80,7 +80,7 @@ def until_there(
     work: Callable[[], None],
     stopped: Callable[[], bool],
     patience_ms: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     now_s: Callable[[], float] = steady_s,
     sleep: Callable[[float], None] = pause,
     *,
@@ -91,7 +91,7 @@ def until_there(
     Args:
         stopped: asked ten times a second; an event could be set by a signal while its lock is held.
         patience_ms: how long to wait; 0 asks once.
-        tell: hears why it has to wait, and "" when that is over.
+        report: called with the reason to wait, and with "" when that is over.
         awaited: the errors to wait on.
 
     Raises:
@@ -107,7 +107,7 @@ def until_there(
             left_s, reason = until_s - now_s(), awaited.says(error)
             if left_s <= 0:
                 raise awaited.ends(error, format_duration(patience_ms)) from error
-            tell(reason)
+            report(reason)
             if logged != reason:  # once, not as often as it asks
                 logged = reason
                 log.warning("%s; asking again for %s", reason, format_duration(patience_ms))
@@ -115,10 +115,10 @@ def until_there(
             while (rest_s := again_s - now_s()) > 0:
                 if stopped():
                     return False
-                sleep(min(rest_s, STOP_HEARD_S))
+                sleep(min(rest_s, STOP_POLL_S))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
-            tell("")
+            report("")
             return True
 
 
@@ -146,13 +146,13 @@ class StartWait:
     ) -> bool:
         """Do the work as soon as it succeeds. False when the app was stopped first."""
 
-        def tell(trouble: str) -> None:
+        def report(trouble: str) -> None:
             changed, self._trouble = trouble != self._trouble, trouble
             if changed and on_trouble is not None:
                 on_trouble(trouble)
 
         try:
             patience_ms = self._patience_ms[awaited]
-            return until_there(work, self._stopped, patience_ms, tell, awaited=awaited)
+            return until_there(work, self._stopped, patience_ms, report, awaited=awaited)
         finally:
             self._trouble = ""

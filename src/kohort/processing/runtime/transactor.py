@@ -46,21 +46,21 @@ class Broken(NamedTuple):
     error: BaseException
 
 
-Said = Verdict | Judged | Broken
+TransactorEvent = Verdict | Judged | Broken
 
 
 class Transactor(ABC):
     """The thread. `_put_through` handles a batch."""
 
     def __init__(self) -> None:
-        self._inbox: SimpleQueue[Callable[[], Said | None] | None] = SimpleQueue()
-        self._report: Callable[[Said], None] = lambda event: None
+        self._inbox: SimpleQueue[Callable[[], TransactorEvent | None] | None] = SimpleQueue()
+        self._report: Callable[[TransactorEvent], None] = lambda event: None
         self._sends: Sends | None = None
         self._thread = threading.Thread(target=self._run, name="kohort-transactions", daemon=True)
         self._at_once = False
         """In virtual time there is no thread: a job is done when it is given."""
 
-    def start(self, report: Callable[[Said], None]) -> None:
+    def start(self, report: Callable[[TransactorEvent], None]) -> None:
         """Begin; `report` is called on the thread."""
         self._report = report
         self._at_once = driven() is not None
@@ -75,7 +75,7 @@ class Transactor(ABC):
         """Ask the ledger about records of retry topics; the answer is reported."""
         self._give(lambda: self._judge(items))
 
-    def _give(self, job: Callable[[], Said | None]) -> None:
+    def _give(self, job: Callable[[], TransactorEvent | None]) -> None:
         if not self._at_once:
             self._inbox.put(job)
         elif (event := job()) is not None:

@@ -201,7 +201,7 @@ class Invoker:
 
     def _run_mixed(self, items: Sequence[Item]) -> list[Outcome] | None:
         """Records for handlers of one record and of batches: neighbours that are alike at once."""
-        merged, failed = nothing_said(items), set[Hashable]()
+        merged, failed = all_done(items), set[Hashable]()
         for batches, neighbours in groupby(
             range(len(items)), lambda at: self._in_batches(items[at])
         ):
@@ -213,7 +213,7 @@ class Invoker:
                     begun.append(index)
             chosen = [items[index] for index in begun]
             run = self._run_batches if batches else self._run_singly
-            outcomes = (run(chosen) if chosen else None) or nothing_said(chosen)
+            outcomes = (run(chosen) if chosen else None) or all_done(chosen)
             for index, outcome in zip(begun, outcomes, strict=True):
                 merged[index] = outcome
                 note_lane(items[index], outcome, failed)
@@ -239,7 +239,7 @@ class Invoker:
                 item = items[index]
                 outcome = done(spec, shown, None) if error is None else spec.classify(error)
             if outcome is not None:
-                outcomes = outcomes or nothing_said(items)
+                outcomes = outcomes or all_done(items)
                 outcomes[index] = outcome
                 note_lane(item, outcome, failed)
             index += 1
@@ -373,7 +373,7 @@ def serde_of(decode: Decode | Serde[Any]) -> Serde[Any] | None:
     return None if decode is None or isinstance(decode, str) or callable(decode) else decode
 
 
-def nothing_said(items: Sequence[Item]) -> list[Outcome]:
+def all_done(items: Sequence[Item]) -> list[Outcome]:
     """An outcome for each record: done."""
     return [None for _ in items]
 

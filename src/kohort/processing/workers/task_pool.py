@@ -25,9 +25,9 @@ from kohort.processing.workers.handlers import (
     TIMED_OUT,
     HandlerSpec,
     Invoker,
+    all_done,
     done,
     note_lane,
-    nothing_said,
 )
 from kohort.processing.workers.precise_timers import new_loop
 from kohort.processing.workers.timer_slack import wake_on_time
@@ -59,7 +59,7 @@ async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | 
                     continue
                 outcome = done(spec, received, returned)
         if outcome is not None:
-            outcomes = outcomes or nothing_said(items)
+            outcomes = outcomes or all_done(items)
             outcomes[index] = outcome
             note_lane(item, outcome, failed)
     return outcomes

@@ -96,7 +96,7 @@ class Feed:
     lists: int = 0
     """What its workers have been given and the owner has not heard of since."""
 
-    def can_wait(self, finished: Finished, unheard: int) -> bool:
+    def can_wait(self, finished: Finished, queued: int) -> bool:
         """Whether the owner may hear of this list together with a later one.
 
         It is woken while half of what lies ready is left, so that no worker waits for it; what ends
@@ -108,7 +108,7 @@ class Feed:
             or finished.seconds > SHORT_LIST_S
         ):
             return False
-        return 2 * (self.lists - unheard) >= 3 * self.pool.workers
+        return 2 * (self.lists - queued) >= 3 * self.pool.workers
 
 
 class _Crew:

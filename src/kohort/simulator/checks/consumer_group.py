@@ -157,6 +157,6 @@ def check_group(group: ConsumerGroup, names: Mapping[bytes, str]) -> None:
     g8_one_per_instance(group)
 
 
-def told_epoch(response: ConsumerGroupHeartbeatResponse) -> int | None:
+def answered_epoch(response: ConsumerGroupHeartbeatResponse) -> int | None:
     """The member epoch that an answer tells; None for a refusal or a farewell."""
     return response.member_epoch if not response.error_code and response.member_epoch > 0 else None

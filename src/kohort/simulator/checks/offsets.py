@@ -30,7 +30,7 @@ class Commit(NamedTuple):
     written_ms: int
 
 
-def o2_told_is_kept(key: Key, acknowledged: Commit, stored: Any) -> None:
+def o2_acknowledged_is_kept(key: Key, acknowledged: Commit, stored: Any) -> None:
     """O2: a commit answered without an error is there after every load."""
     demand(
         stored is not None and stored.record_offset >= acknowledged.record_offset,
@@ -163,7 +163,7 @@ class OffsetChecks:
                 if self.history[key][-1].offset is None:
                     continue  # its time was over (O4)
                 stored = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
-                o2_told_is_kept(key, acknowledged, stored)
+                o2_acknowledged_is_kept(key, acknowledged, stored)
 
     def answered(self, host: WatchedHost, asked: Asked, response: Message) -> None:
         """O7 on confirmed commits."""

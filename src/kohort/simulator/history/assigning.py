@@ -2,9 +2,9 @@
 
 Rules (those of the drafts for Kafka 0.9, before the leading client came to assign):
 - One broker is elected coordinator through ZooKeeper. It alone watches the topics; consumers
-  register with it and heartbeat, and it drops whom it has not heard for a session.
-- At any change it tells everybody who reads to stop, waits until all have (or were dropped),
-  raises the generation, assigns by range, writes generation and members to ZooKeeper, and tells
+  register with it and heartbeat, and it drops those that were silent for a session timeout.
+- At any change it tells every reader to stop, waits until all have (or were dropped),
+  raises the generation, assigns by range, writes generation and members to ZooKeeper, and sends
   everybody what to read. A change in the middle makes another whole rebalance follow.
 - Assignments are not stored. A new coordinator finds generation and members in ZooKeeper, waits
   until all have registered with it or a session has passed, and stops the world once.
@@ -43,7 +43,7 @@ class Word(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Message:
     """One message. `reading`: the consumer still reads what an earlier coordinator gave it."""
 
     word: Word
@@ -60,11 +60,11 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Send:
     """Send `message` to `member`."""
 
     member: str
-    message: Said
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Assigner:
         self.phase = Phase.GATHERING if members else Phase.STABLE
         self.generation = generation
         self.members: dict[str, int] = {}
-        """When each was heard last."""
+        """When each was last heard from."""
         self._topics = dict(topics)
         self._session_ms = session_ms
         self._missing = dict.fromkeys(members)
@@ -119,46 +119,46 @@ class Assigner:
         """It was elected: those that ZooKeeper names have a session's time to come."""
         self._gather_ms = now_ms + self._session_ms
 
-    def tick(self, now_ms: int) -> list[Tell | Save]:
-        """Drop those that were not heard."""
+    def tick(self, now_ms: int) -> list[Send | Save]:
+        """Drop those whose session is over."""
         if self._gather_ms is not None and now_ms >= self._gather_ms:
             self._missing.clear()
         quiet = now_ms - self._session_ms
-        gone = [member for member, heard_ms in self.members.items() if heard_ms <= quiet]
+        gone = [member for member, renewed_ms in self.members.items() if renewed_ms <= quiet]
         for member in gone:
             self._remove(member)
-        return self._changed() if gone else self._go_on()
+        return self._changed() if gone else self._proceed()
 
-    def topics_changed(self, topics: Mapping[str, int]) -> list[Tell | Save]:
+    def topics_changed(self, topics: Mapping[str, int]) -> list[Send | Save]:
         """The watch on the topics has fired, and they were read."""
         self._topics = dict(topics)
         return self._changed()
 
-    def heard(self, member: str, message: Said, now_ms: int) -> list[Tell | Save]:
+    def received(self, member: str, message: Message, now_ms: int) -> list[Send | Save]:
         """An event of a consumer."""
         word = message.word
         if word is Word.REGISTER:
             return self._register(member, message, now_ms)
         if word is Word.LEAVE:
-            effects: list[Tell | Save] = [Tell(member, Said(Word.LEFT))]
+            effects: list[Send | Save] = [Send(member, Message(Word.LEFT))]
             if member in self.members:
                 self._remove(member)
                 effects += self._changed()
             return effects
         if member not in self.members:
-            return [Tell(member, Said(Word.UNKNOWN))] if word is Word.HEARTBEAT else []
+            return [Send(member, Message(Word.UNKNOWN))] if word is Word.HEARTBEAT else []
         self.members[member] = now_ms
         if word is Word.HEARTBEAT:
             right = message.generation == self.generation or self.phase is not Phase.STABLE
-            return [Tell(member, Said(Word.ALIVE if right else Word.OLD))]
+            return [Send(member, Message(Word.ALIVE if right else Word.OLD))]
         if word is Word.STOPPED and self.phase is Phase.STOPPING:
             self._readers.discard(member)
             self._waits.discard(member)
         elif word is Word.STARTED and message.generation == self.generation:
             self._waits.discard(member)
-        return self._go_on()
+        return self._proceed()
 
-    def saved(self) -> list[Tell | Save]:
+    def saved(self) -> list[Send | Save]:
         """ZooKeeper has the generation: everybody may start who reads nothing.
 
         Who came back in the meantime, still reading, is left out and stopped by the next rebalance.
@@ -172,14 +172,14 @@ class Assigner:
             {topic: TopicView(size) for topic, size in self._topics.items()},
         )
         plan = RangeAssignor().assign(view).assignments
-        effects: list[Tell | Save] = [
-            Tell(m, Said(Word.START, self.generation, plan.get(m, {}))) for m in ready
+        effects: list[Send | Save] = [
+            Send(m, Message(Word.START, self.generation, plan.get(m, {}))) for m in ready
         ]
-        return effects + self._go_on()
+        return effects + self._proceed()
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _register(self, member: str, message: Said, now_ms: int) -> list[Tell | Save]:
+    def _register(self, member: str, message: Message, now_ms: int) -> list[Send | Save]:
         self.members[member] = now_ms
         self._missing.pop(member, None)
         if message.reading:
@@ -187,27 +187,27 @@ class Assigner:
         else:
             self._readers.discard(member)
         self._waits.discard(member)
-        return [Tell(member, Said(Word.REGISTERED, self.generation)), *self._changed()]
+        return [Send(member, Message(Word.REGISTERED, self.generation)), *self._changed()]
 
     def _remove(self, member: str) -> None:
         del self.members[member]
         self._readers.discard(member)
         self._waits.discard(member)
 
-    def _changed(self) -> list[Tell | Save]:
+    def _changed(self) -> list[Send | Save]:
         """A rebalance is needed; if one is under way, perhaps another after it."""
         if self.phase is Phase.STABLE:
             return self._stop()
         # Until the plan is made nothing has been decided that the change could come too late for.
         self._again = self._again or self.phase in {Phase.SAVING, Phase.STARTING}
-        effects: list[Tell | Save] = []
+        effects: list[Send | Save] = []
         if self.phase is Phase.STOPPING:
             late = sorted(self._readers - self._waits)
             self._waits.update(late)
-            effects += [Tell(member, Said(Word.STOP, self.generation)) for member in late]
-        return effects + self._go_on()
+            effects += [Send(member, Message(Word.STOP, self.generation)) for member in late]
+        return effects + self._proceed()
 
-    def _go_on(self) -> list[Tell | Save]:
+    def _proceed(self) -> list[Send | Save]:
         if self.phase is Phase.GATHERING and not self._missing:
             return self._stop()
         if self._waits:
@@ -222,13 +222,13 @@ class Assigner:
                 return self._stop()
         return []
 
-    def _stop(self) -> list[Tell | Save]:
+    def _stop(self) -> list[Send | Save]:
         self.phase, self._again = Phase.STOPPING, False
         self._waits = set(self._readers)
-        effects: list[Tell | Save] = [
-            Tell(member, Said(Word.STOP, self.generation)) for member in sorted(self._waits)
+        effects: list[Send | Save] = [
+            Send(member, Message(Word.STOP, self.generation)) for member in sorted(self._waits)
         ]
-        return effects + self._go_on()
+        return effects + self._proceed()
 
 
 class Doing(enum.Enum):
@@ -268,7 +268,7 @@ class Follower:
         self.generation = 0
         self.reading = False
         self._session_ms, self._heartbeat_ms = session_ms, heartbeat_ms
-        self._heard_ms = self._beat_ms = self._find_ms = 0
+        self._last_answer_ms = self._beat_ms = self._find_ms = 0
         self._finding = False
         self._tries = 0
         self._stopping: Word | None = None
@@ -278,12 +278,12 @@ class Follower:
         if self.doing is Doing.SEEKING:
             return None if self._finding else self._find_ms
         if self.doing is Doing.REGISTERING:
-            return self._heard_ms + self._session_ms
+            return self._last_answer_ms + self._session_ms
         if self.doing is Doing.MEMBER:
-            return min(self._beat_ms, self._heard_ms + self._session_ms)
+            return min(self._beat_ms, self._last_answer_ms + self._session_ms)
         return None
 
-    def start(self, now_ms: int) -> list[Said | Read | Do]:
+    def start(self, now_ms: int) -> list[Message | Read | Do]:
         """Look for the coordinator; also whenever the connection to it is lost."""
         if self.doing is Doing.CLOSING:
             self.doing = Doing.LEFT
@@ -292,41 +292,41 @@ class Follower:
         self._finding, self._tries = True, 0
         return [Do.FIND]
 
-    def found(self, now_ms: int) -> list[Said | Read | Do]:
+    def found(self, now_ms: int) -> list[Message | Read | Do]:
         """There is a coordinator, and a connection to it."""
         if self.doing is not Doing.SEEKING:
             return []
         self._finding = False
-        self.doing, self._heard_ms = Doing.REGISTERING, now_ms
-        return [Said(Word.REGISTER, self.generation, reading=self.reading)]
+        self.doing, self._last_answer_ms = Doing.REGISTERING, now_ms
+        return [Message(Word.REGISTER, self.generation, reading=self.reading)]
 
-    def not_found(self, now_ms: int) -> list[Said | Read | Do]:
+    def not_found(self, now_ms: int) -> list[Message | Read | Do]:
         """There is none yet."""
         self._finding = False
         self._find_ms = now_ms + min(MOST_BACKOFF_MS, FIRST_BACKOFF_MS << self._tries)
         self._tries += 1
         return []
 
-    def close(self) -> list[Said | Read | Do]:
+    def close(self) -> list[Message | Read | Do]:
         """Stop, then leave."""
         self.doing, self._stopping = Doing.CLOSING, Word.LEAVE
         return [Do.STOP]
 
-    def tick(self, now_ms: int) -> list[Said | Read | Do]:
-        """Heartbeat, look again, or notice that nothing was heard for a session."""
+    def tick(self, now_ms: int) -> list[Message | Read | Do]:
+        """Heartbeat, look again, or notice that the session is over."""
         if self.doing is Doing.SEEKING and not self._finding and now_ms >= self._find_ms:
             self._finding = True
             return [Do.FIND]
         if self.doing not in {Doing.MEMBER, Doing.REGISTERING}:
             return []
-        if now_ms >= self._heard_ms + self._session_ms:
+        if now_ms >= self._last_answer_ms + self._session_ms:
             return self.start(now_ms)
         if self.doing is Doing.MEMBER and now_ms >= self._beat_ms:
             self._beat_ms = now_ms + self._heartbeat_ms
-            return [Said(Word.HEARTBEAT, self.generation)]
+            return [Message(Word.HEARTBEAT, self.generation)]
         return []
 
-    def heard(self, message: Said, now_ms: int) -> list[Said | Read | Do]:
+    def received(self, message: Message, now_ms: int) -> list[Message | Read | Do]:
         """An event of the coordinator."""
         word = message.word
         if self.doing is Doing.CLOSING:
@@ -335,7 +335,7 @@ class Follower:
             return []
         if self.doing is Doing.LEFT:
             return []
-        self._heard_ms = now_ms
+        self._last_answer_ms = now_ms
         if word is Word.REGISTERED:
             self.doing, self._beat_ms = Doing.MEMBER, now_ms + self._heartbeat_ms
         elif word in {Word.UNKNOWN, Word.OLD}:
@@ -349,13 +349,13 @@ class Follower:
         elif word is Word.START:
             self.generation, self.reading = message.generation, bool(message.parts)
             self._stopping = None
-            return [Read(message.parts or {}), Said(Word.STARTED, message.generation)]
+            return [Read(message.parts or {}), Message(Word.STARTED, message.generation)]
         return []
 
-    def stopped(self) -> list[Said | Read | Do]:
+    def stopped(self) -> list[Message | Read | Do]:
         """Reading could stop now; a start that came in the meantime takes the stop's place."""
         why, self._stopping = self._stopping, None
         if why is None:
             return []
         self.reading = False
-        return [Said(why, self.generation)]
+        return [Message(why, self.generation)]

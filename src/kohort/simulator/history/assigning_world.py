@@ -14,10 +14,10 @@ from kohort.simulator.history.assigning import (
     Assigner,
     Do,
     Follower,
+    Message,
     Read,
-    Said,
     Save,
-    Tell,
+    Send,
     Word,
 )
 from kohort.simulator.history.ledger import KEEP_ALIVE, NOTIFICATION
@@ -160,12 +160,12 @@ class AssigningWorld(World):
         client.connection += 1
         self.schedule.after(self.network.delay_ms(), self._lost, client, client.connection)
 
-    def _carry_out(self, node: Node, effects: list[Tell | Save]) -> None:
+    def _carry_out(self, node: Node, effects: list[Send | Save]) -> None:
         now = self.schedule.now_ms
-        tells = [effect for effect in effects if isinstance(effect, Tell)]
-        leave_ms = node.station.done_ms(now, len(tells))
-        for effect in tells:
-            self._tell(node, effect, leave_ms)
+        sends = [effect for effect in effects if isinstance(effect, Send)]
+        leave_ms = node.station.done_ms(now, len(sends))
+        for effect in sends:
+            self._send(node, effect, leave_ms)
         for effect in effects:
             if isinstance(effect, Save) and not node.deposed:
                 self._zookeeper(1)
@@ -191,7 +191,7 @@ class AssigningWorld(World):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _say(self, client: Client, message: Said) -> None:
+    def _send_up(self, client: Client, message: Message) -> None:
         kind = KEEP_ALIVE if message.word is Word.HEARTBEAT else message.word.value
         self.ledger.traffic.add(kind, 1, message.size(client.machine.name))
         node = client.node
@@ -199,24 +199,24 @@ class AssigningWorld(World):
             at_ms = self.network.up(client.link)
             self.schedule.at(at_ms, self._arrive, node, client, client.connection, message)
 
-    def _arrive(self, node: Node, client: Client, connection: int, message: Said) -> None:
+    def _arrive(self, node: Node, client: Client, connection: int, message: Message) -> None:
         if node.alive and client.connection == connection:
             now = self.schedule.now_ms
-            self._carry_out(node, node.assigner.heard(client.machine.name, message, now))
+            self._carry_out(node, node.assigner.received(client.machine.name, message, now))
 
-    def _tell(self, node: Node, tell: Tell, leave_ms: int) -> None:
-        client = self._clients[tell.member]
+    def _send(self, node: Node, send: Send, leave_ms: int) -> None:
+        client = self._clients[send.member]
         if client.node is not node:
             return
-        kind = KEEP_ALIVE if tell.message.word is Word.ALIVE else tell.message.word.value
-        self.ledger.traffic.add(kind, 1, tell.message.size(tell.member))
+        kind = KEEP_ALIVE if send.message.word is Word.ALIVE else send.message.word.value
+        self.ledger.traffic.add(kind, 1, send.message.size(send.member))
         if client.alive and not client.link.cut:
             at_ms = self.network.down(client.link, leave_ms)
-            self.schedule.at(at_ms, self._delivered, client, client.connection, tell.message)
+            self.schedule.at(at_ms, self._delivered, client, client.connection, send.message)
 
-    def _delivered(self, client: Client, connection: int, message: Said) -> None:
+    def _delivered(self, client: Client, connection: int, message: Message) -> None:
         if client.alive and client.connection == connection and not client.link.cut:
-            self._do(client, client.machine.heard(message, self.schedule.now_ms))
+            self._do(client, client.machine.received(message, self.schedule.now_ms))
 
     def _find(self, client: Client) -> None:
         self.ledger.traffic.add("FindCoordinator", 2, FIND_BYTES)
@@ -240,10 +240,10 @@ class AssigningWorld(World):
 
     # -- consumers ---------------------------------------------------------------------------------
 
-    def _do(self, client: Client, effects: list[Said | Read | Do]) -> None:
+    def _do(self, client: Client, effects: list[Message | Read | Do]) -> None:
         for effect in effects:
-            if isinstance(effect, Said):
-                self._say(client, effect)
+            if isinstance(effect, Message):
+                self._send_up(client, effect)
             elif isinstance(effect, Read):
                 self.schedule.after(self.timing.step_ms, self._take, client, effect)
             elif effect is Do.FIND:

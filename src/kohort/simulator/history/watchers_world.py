@@ -114,7 +114,7 @@ class WatchersWorld(World):
         """The ensemble's leader: nothing is answered until there is another."""
         now = self.schedule.now_ms
         self._down_until_ms = now + self.timing.failover_ms
-        self._ensemble.all_heard(self._down_until_ms)
+        self._ensemble.renew_all(self._down_until_ms)
         self._reconnects(len(self._sessions))
 
     def depose(self) -> None:
@@ -148,12 +148,12 @@ class WatchersWorld(World):
         self.schedule.at(there_ms, self._pinged, client, client.session)
 
     def _pinged(self, client: Client, session: int) -> None:
-        if not self._ensemble.heard(session, self.schedule.now_ms) and client.alive:
+        if not self._ensemble.renew(session, self.schedule.now_ms) and client.alive:
             self._expired(client, session)
 
     def _reached(self, client: Client) -> None:
         """A cut link is repaired: the session has expired, or the waiting messages continue."""
-        if not self._ensemble.heard(client.session, self.schedule.now_ms):
+        if not self._ensemble.renew(client.session, self.schedule.now_ms):
             self._expired(client, client.session)
             return
         held, client.held = client.held, []
@@ -223,8 +223,8 @@ class WatchersWorld(World):
         kind = KINDS.get(type(ask.request), "close")
         self.ledger.traffic.add(kind, 2 * answer.requests, answer.size)
         if client.alive and client.session == session:
-            # The reads of a long batch were heard all the while.
-            self._ensemble.heard(session, self.schedule.now_ms)
+            # The reads of a long batch renewed the session all the while.
+            self._ensemble.renew(session, self.schedule.now_ms)
             at_ms = self.network.down(client.link, self.schedule.now_ms)
             self.schedule.at(at_ms, self._answered, client, session, ask.token, answer)
 

@@ -97,7 +97,7 @@ class Ensemble:
         self._sorted: dict[str, tuple[str, ...]] = {}
         self._child_watches: dict[str, dict[int, None]] = {}
         self._data_watches: dict[str, dict[int, None]] = {}
-        self._heard: dict[int, int] = {}
+        self._renewed_ms: dict[int, int] = {}
         self._ephemerals: dict[int, dict[str, None]] = {}
         self._due: list[tuple[int, int]] = []
         self._serial = 0
@@ -107,47 +107,47 @@ class Ensemble:
     def connect(self, now_ms: int) -> int:
         """A new session."""
         self._serial += 1
-        self._heard[self._serial] = now_ms
+        self._renewed_ms[self._serial] = now_ms
         self._ephemerals[self._serial] = {}
         heappush(self._due, (now_ms + self._session_ms, self._serial))
         return self._serial
 
     def alive(self, session: int) -> bool:
         """Whether the session has neither expired nor been closed."""
-        return session in self._heard
+        return session in self._renewed_ms
 
-    def heard(self, session: int, now_ms: int) -> bool:
+    def renew(self, session: int, now_ms: int) -> bool:
         """Something came from `session`; False when it has expired."""
-        if session not in self._heard:
+        if session not in self._renewed_ms:
             return False
-        self._heard[session] = now_ms
+        self._renewed_ms[session] = now_ms
         return True
 
-    def all_heard(self, now_ms: int) -> None:
+    def renew_all(self, now_ms: int) -> None:
         """A new leader gives every session its whole timeout again."""
-        for session in self._heard:
-            self._heard[session] = now_ms
+        for session in self._renewed_ms:
+            self._renewed_ms[session] = now_ms
 
     def next_deadline(self) -> int | None:
         """When a session may expire next."""
         return self._due[0][0] if self._due else None
 
     def tick(self, now_ms: int) -> list[Notice]:
-        """Expire the sessions of which nothing was heard for the whole timeout."""
+        """Expire the sessions that were not renewed within their timeout."""
         notices: list[Notice] = []
         while self._due and self._due[0][0] <= now_ms:
             _, session = heappop(self._due)
-            heard = self._heard.get(session)
-            if heard is None:
+            renewed_ms = self._renewed_ms.get(session)
+            if renewed_ms is None:
                 continue
-            if heard + self._session_ms > now_ms:
-                heappush(self._due, (heard + self._session_ms, session))
+            if renewed_ms + self._session_ms > now_ms:
+                heappush(self._due, (renewed_ms + self._session_ms, session))
             else:
                 notices += self._end(session)
         return notices
 
     def _end(self, session: int) -> list[Notice]:
-        del self._heard[session]
+        del self._renewed_ms[session]
         notices = self._remove(list(self._ephemerals.pop(session)))
         return [notice for notice in notices if notice.session != session]
 
@@ -157,7 +157,7 @@ class Ensemble:
         self, session: int, request: Request, now_ms: int
     ) -> tuple[Answer, list[Notice]] | None:
         """Carry out a request; None when the session has expired."""
-        if not self.heard(session, now_ms):
+        if not self.renew(session, now_ms):
             return None
         if isinstance(request, Look):
             return self._look(session, request), []

@@ -89,7 +89,7 @@ class ClientProcess:
         """Let go of a program that was killed, once the world has ended: Python would run its
         `finally` blocks when it collects it, outside of any loop."""
         self.machine.die()
-        self._ended = _unheard
+        self._ended = _ignored
         if self._program is not None:
             self._tasks.close_coroutine(self._program)
 
@@ -97,5 +97,5 @@ class ClientProcess:
         self._ended(error)
 
 
-def _unheard(error: BaseException | None) -> None:
+def _ignored(error: BaseException | None) -> None:
     """The world has ended: errors of a program that ends with it are not part of its story."""

@@ -51,7 +51,7 @@ REFUSING: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-_HEARD: Final = {
+_RECORDED: Final = {
     one.API_KEY.to_bytes(2, "big")
     for one in (
         OffsetCommitRequest,
@@ -115,7 +115,7 @@ class Recorder:
 
     def sent(self, connection: int, who: str, frame: bytes) -> None:
         """A client sends a request."""
-        if frame[:2] not in _HEARD:
+        if frame[:2] not in _RECORDED:
             return
         head = decode_request_header(frame)
         request = decode_body(frame, head)

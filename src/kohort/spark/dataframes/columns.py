@@ -143,7 +143,7 @@ def as_records(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
     return shown.select(whole.alias("key"), value.alias("value"))
 
 
-def handed_on(frame: DataFrame) -> DataFrame:
+def forwarded(frame: DataFrame) -> DataFrame:
     """Rows as records of an intermediate topic, under the key of their input."""
     names = [c for c in frame.columns if c not in HIDDEN]
     key = F.col(f"{ORIGIN}.key") if ORIGIN in frame.columns else F.lit(None).cast("binary")
@@ -153,7 +153,7 @@ def handed_on(frame: DataFrame) -> DataFrame:
 
 
 def taken_up(raw: DataFrame, schema: StructType) -> DataFrame:
-    """The rows of an intermediate topic, as `handed_on` wrote them."""
+    """The rows of an intermediate topic, as `forwarded` wrote them."""
     options = {"mode": "FAILFAST", "timestampFormat": TIMES}
     row = F.from_json(F.col("value").cast("string"), schema, options)
     return raw.select(row.alias("row")).select("row.*")

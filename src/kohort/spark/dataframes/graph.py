@@ -149,7 +149,7 @@ class Stage:
     readers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     @property
-    def hands_on(self) -> list[str]:
+    def forwards(self) -> list[str]:
         """The nodes that other stages read."""
         return list(self.readers)
 
@@ -158,7 +158,7 @@ class Stage:
         first = self.readers[node][0] == reader
         return intermediate_topic(pipeline, node, "" if first else reader)
 
-    def handed_to(self, pipeline: str) -> dict[str, str]:
+    def forwarded_to(self, pipeline: str) -> dict[str, str]:
         """The intermediate topics that this stage fills, with the node whose rows each has."""
         return {
             self.topic_for(pipeline, node, reader): node
@@ -322,7 +322,7 @@ class Graph:
                 at = {n: joined if s is other else s for n, s in at.items()}
             joined.steps.append(step)
             at[step.name] = joined
-        return [s for s in stages if s.steps or s.hands_on]
+        return [s for s in stages if s.steps or s.forwards]
 
     def _check_no_references(self, step: Step) -> None:
         named = [name for name in step.inputs if name in self.references]

@@ -108,7 +108,7 @@ class NarrowPlan:
         chained = not stage.stateful and len(stage.reads) == 1 and self.inputs != [_INPUTS]
         for before, step in zip(nodes, stage.steps, strict=False):
             chained = chained and [*step.inputs] == [before]
-        last = stage.steps[-1:] if len(stage.targets) == 1 and not stage.hands_on else []
+        last = stage.steps[-1:] if len(stage.targets) == 1 and not stage.forwards else []
         self.row_by_row = chained and any(isinstance(s.target, TableTarget) for s in last)
 
     @property
@@ -168,7 +168,7 @@ class NarrowPlan:
         nodes = {name: passing(f) for name, f in frames.items() if VERDICT in f.columns}
         made = carried(call(step, {**frames, **nodes}), HIDDEN, step.name)
         uses = sum(step.name in other.inputs for other in self.stage.steps)
-        uses += (step.name in self.stage.hands_on) + (step.target is not None)
+        uses += (step.name in self.stage.forwards) + (step.target is not None)
         if uses == 1 and len(nodes) == 1:
             (name, node), *_ = nodes.items()
             if is_projection(made, node, VERDICT):
@@ -189,7 +189,7 @@ class NarrowPlan:
 
     def fills(self, node: str) -> bool:
         """Whether rows of a node are loaded or handed on, by itself or by projections of it."""
-        names = {step.name for step in self.stage.targets} | {*self.stage.hands_on}
+        names = {step.name for step in self.stage.targets} | {*self.stage.forwards}
         return any(self.rows(name) == node for name in names)
 
 

@@ -28,7 +28,7 @@ from kohort.retry.progress import LostRaceError
 from kohort.retry.store import ConstraintError, Cursor, Transaction
 from kohort.spark.dataframes.analysing import Analysis, call
 from kohort.spark.dataframes.books import BatchRange, books_of
-from kohort.spark.dataframes.columns import as_records, handed_on, visible
+from kohort.spark.dataframes.columns import as_records, forwarded, visible
 from kohort.spark.dataframes.failing import COPY_SCHEMA, RetrySpec, copies
 from kohort.spark.dataframes.graph import (
     Graph,
@@ -408,11 +408,11 @@ class StageFunction:
             assert isinstance(target, TopicTarget), "chosen so"
             rows = output(step.name, "topic", lambda f, key=target.key: as_records(f, key))
             parts.append(self._part(TopicOutput(target.topic, (), client, **target.options), rows))
-        for topic, node in self._stage.handed_to(self._setting.pipeline).items():
+        for topic, node in self._stage.forwarded_to(self._setting.pipeline).items():
             if not is_filled(node):
                 continue
             written = TopicOutput(topic, (), client, compression=INTERMEDIATE_COMPRESSION)
-            parts.append(self._part(written, output(node, f"handed on to {topic}", handed_on)))
+            parts.append(self._part(written, output(node, f"handed on to {topic}", forwarded)))
         return parts
 
     def _copies(self, rows: DataFrame) -> TopicPart:
@@ -474,7 +474,7 @@ class StageFunction:
 
     def _all_topics(self) -> list[str]:
         own = [s.target.topic for s in self._topic_steps if isinstance(s.target, TopicTarget)]
-        handed = self._stage.handed_to(self._setting.pipeline)
+        handed = self._stage.forwarded_to(self._setting.pipeline)
         return [*own, *handed, *([] if self._stage.stateful else self._copy_topics())]
 
     def _policy(self) -> FencePolicy:

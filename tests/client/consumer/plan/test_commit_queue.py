@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.plan.commit_queue import (
-    NOBODY,
+    NO_MEMBER,
     CommitDone,
     CommitJob,
     CommitQueue,
@@ -230,7 +230,7 @@ def test_not_a_member_fails_at_once() -> None:
 def test_without_membership_commits_go_as_nobody() -> None:
     """Spec 2.7, B21: `assign` commits with generation -1 and no member id."""
     world = World()
-    world.identity = NOBODY
+    world.identity = NO_MEMBER
     world.lane.submit(job((P0, 5)))
     assert world.sent().identity == Identity(-1, "", None)
 

@@ -65,7 +65,7 @@ def trained(packs: bool = True, **config) -> Line:
     """A side that holds an id, and knows that its topic packs well."""
     side = Line(**config)
     if side.config.enable_idempotence:
-        side.sender.producer_id_given(7, 0)
+        side.sender.producer_id_assigned(7, 0)
     side.accumulator.queue("t", 0).packing.part = 0.1 if packs else 1.0
     return side
 

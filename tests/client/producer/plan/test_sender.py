@@ -105,7 +105,7 @@ def seal_of(batch):
 
 def idempotent(**config) -> Side:
     side = Side(**config)
-    side.sender.producer_id_given(7, 0)
+    side.sender.producer_id_assigned(7, 0)
     return side
 
 
@@ -195,7 +195,7 @@ def test_nothing_is_sent_before_a_producer_id_is_held():
     side.add(b"a")
     assert side.plan(5) == []
     assert side.sender.id_state is IdState.WANTED
-    side.sender.producer_id_given(7, 3)
+    side.sender.producer_id_assigned(7, 3)
     (plan,) = side.plan(5)
     header = known(read_batch_header(plan.batches[0].payload))
     assert (
@@ -300,13 +300,13 @@ def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_e
 
 def test_when_the_epochs_are_used_up_a_new_producer_id_is_asked_for():
     side = Side(linger_ms=0)
-    side.sender.producer_id_given(7, 32_767)
+    side.sender.producer_id_assigned(7, 32_767)
     side.add(b"a")
     (plan,) = side.plan()
     side.refuse(plan, 59)  # UNKNOWN_PRODUCER_ID
     assert side.plan(1_000) == []
     assert side.sender.id_state is IdState.WANTED
-    side.sender.producer_id_given(8, 0)
+    side.sender.producer_id_assigned(8, 0)
     (plan,) = side.plan(1_000)
     header = known(read_batch_header(plan.batches[0].payload))
     assert (
@@ -453,7 +453,7 @@ def test_a_record_that_no_request_can_carry_is_refused_and_leaves_nothing_behind
 def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
     rng = random.Random(seed)
     side = Side(linger_ms=0, batch_size=120, max_in_flight_requests_per_connection=5)
-    side.sender.producer_id_given(1, 0)
+    side.sender.producer_id_assigned(1, 0)
     logs = {p: Log() for p in range(3)}
     sent: dict[int, list[bytes]] = {p: [] for p in logs}
     largest = 90 if seed % 2 else 1_000  # bytes of a batch that the broker takes: three records

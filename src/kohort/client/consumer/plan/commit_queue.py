@@ -64,7 +64,7 @@ class Identity(NamedTuple):
     instance_id: str | None = None
 
 
-NOBODY = Identity()
+NO_MEMBER = Identity()
 
 
 @dataclass(eq=False)
@@ -269,9 +269,9 @@ class CommitQueue:
         if job.done:
             return None
         if identity is None:
-            return self._refused(ErrorCode.UNKNOWN_MEMBER_ID, NOBODY)
+            return self._refused(ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER)
         gone = [tp for tp, version in job.owned.items() if owned(tp) != version]
-        if gone and (job.bound or identity != NOBODY):
+        if gone and (job.bound or identity != NO_MEMBER):
             return self._refused(ErrorCode.ILLEGAL_GENERATION, identity, gone)
         return None
 

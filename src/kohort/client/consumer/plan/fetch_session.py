@@ -137,7 +137,7 @@ class FetchSession:
         self._epoch = 1 if self._epoch == _INT32_MAX else self._epoch + 1
         self._remember(all_results)
         if incremental:
-            all_results += self._unsaid()
+            all_results += self._unreported()
         return all_results
 
     def end(self) -> int:
@@ -159,14 +159,14 @@ class FetchSession:
             known.stamp = known.part.stamp
             known.reported = None if result.error else FetchResult(*result[:5], b"")
 
-    def _unsaid(self) -> list[FetchResult]:
+    def _unreported(self) -> list[FetchResult]:
         """For who took a partition meanwhile: what its end and start were, and still are."""
-        unsaid: list[FetchResult] = []
+        unreported: list[FetchResult] = []
         for known in self._retold:
             if known.stamp != known.part.stamp and known.reported is not None:
                 known.stamp = known.part.stamp
-                unsaid.append(known.reported)
-        return unsaid
+                unreported.append(known.reported)
+        return unreported
 
 
 def _altered(asked: FetchPart, part: FetchPart) -> bool:

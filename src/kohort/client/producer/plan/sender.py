@@ -415,11 +415,11 @@ class Sender:
 
     def take_identity(self, producer_id: int, epoch: int) -> None:
         """The coordinator has given another identity; nothing is under way."""
-        self.producer_id_given(producer_id, epoch)
+        self.producer_id_assigned(producer_id, epoch)
         for queue in self._accumulator.queues.values():
             queue.identity, queue.next_sequence, queue.bump = None, 0, False
 
-    def producer_id_given(self, producer_id: int, epoch: int) -> None:
+    def producer_id_assigned(self, producer_id: int, epoch: int) -> None:
         """InitProducerId was answered."""
         self.producer_id, self.producer_epoch = producer_id, epoch
         self.id_state = IdState.HELD

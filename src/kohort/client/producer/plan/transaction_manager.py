@@ -116,7 +116,7 @@ class Transactions:
         self._asked: Ask | None = None
         self._retry_at_ms = 0
         self._waiting: list[Any] = []
-        self._untold: TxEvent | None = None
+        self._undelivered: TxEvent | None = None
         """The call whose caller does not know yet that it was carried out."""
         self._forget_transaction()
 
@@ -137,11 +137,11 @@ class Transactions:
     # -- the user's calls: they raise, or change the state
 
     def _called(self, event: TxEvent, usage: str) -> None:
-        if self.state is TxState.READY and event is self._untold:
+        if self.state is TxState.READY and event is self._undelivered:
             return
         if (self.state, event) in TRANSITIONS:
             self._move(event)
-            self._untold = event
+            self._undelivered = event
             return
         self.check_alive()
         if self.state is TxState.BROKEN:
@@ -150,7 +150,7 @@ class Transactions:
 
     def outcome_delivered(self) -> None:
         """The caller of the last call knows its outcome."""
-        self._untold = None
+        self._undelivered = None
 
     def check_alive(self) -> None:
         """Raise the fatal error, if there was one."""

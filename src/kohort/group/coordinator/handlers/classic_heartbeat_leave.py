@@ -101,14 +101,14 @@ def leave(
     leaving = request.members if batch else [MemberIdentity(member_id=request.member_id)]
     if consumer is not None:
         codes = classic_members.leave(ws, consumer, leaving, now_ms, out)
-        _tell(response, leaving, codes, batch=batch)
+        _report(response, leaving, codes, batch=batch)
         return
     removed, codes = 0, list[ErrorCode]()
     for who in leaving:
         code, was_member = _remove(ws, group, who, now_ms, out)
         removed += was_member
         codes.append(code)
-    _tell(response, leaving, codes, batch=batch)
+    _report(response, leaving, codes, batch=batch)
     if group is None:
         return
     if removed and answer(Asked.LEAVE, group.state) is Step.REMOVE_AND_REBALANCE:
@@ -117,7 +117,7 @@ def leave(
         end_join_phase_if_all_joined(ws, group, now_ms, out)
 
 
-def _tell(
+def _report(
     response: LeaveGroupResponse,
     leaving: list[MemberIdentity],
     codes: list[ErrorCode],

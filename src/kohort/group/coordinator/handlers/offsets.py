@@ -263,8 +263,8 @@ def _fault_of_commit(
     """
     simple, of_member = rows
     state = group.state if group else None
-    none_given = generation < 0 and not member_id and instance_id is None
-    is_simple = none_given or (generation < 0 and state in (None, GroupState.EMPTY))
+    is_anonymous = generation < 0 and not member_id and instance_id is None
+    is_simple = is_anonymous or (generation < 0 and state in (None, GroupState.EMPTY))
     step = answer(simple if is_simple else of_member, state)
     if group is not None and group.state is not GroupState.DEAD and not is_simple:
         fault = group.fault_of(member_id, instance_id)

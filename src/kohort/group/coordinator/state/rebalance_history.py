@@ -5,7 +5,7 @@ Rules:
   state: it dies with the node, and replaying a log does not bring it back (`inference` reads off a
   log what can still be read there).
 - Only references to what exists anyway are kept: nothing is decoded, counted or compared before
-  it is asked for (`timeline.tell`).
+  it is asked for (`timeline.describe`).
 - A rebalance takes causes until it has its generation (or epoch); what happens later is a cause of
   the next one.
 - Limits: `REBALANCES_MAX` a group, `CAUSES_MAX` a rebalance, and `MEMBERS_MAX` over all of a shard,
