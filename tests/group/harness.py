@@ -25,7 +25,7 @@ from kohort.group.coordinator.state.config import GroupConfig
 from kohort.group.coordinator.state.consumer_records import ConsumerEntry
 from kohort.group.coordinator.state.durable_state import DurableState
 from kohort.group.coordinator.state.effects import Effects, GroupRecord, RequestContext
-from kohort.group.explain.timeline import tell
+from kohort.group.explain.timeline import describe
 from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -151,8 +151,9 @@ class Bench:
         for group in self.shard.groups.values():
             check_group(group, self.shard.durable)
         for entry in self.shard._ws.history.of(GROUP)[-1:]:
-            told = tell(entry)  # whatever happens to a group can be told
-            assert told.moved == (told.needed or 0) + (told.not_needed or 0) or told.moved is None
+            rebalance = describe(entry)  # any entry can be described
+            needed = (rebalance.needed or 0) + (rebalance.not_needed or 0)
+            assert rebalance.moved in {None, needed}
         pending = [i for g in self.shard.groups.values() for i in g.pending_join]
         assert self.shard._ws.pending_join_bytes == sum(len(i.encode()) for i in pending)
 

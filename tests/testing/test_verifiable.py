@@ -237,7 +237,7 @@ def mutants_are_found(history: History) -> None:
     def planted(**changes: Any) -> set[Kind]:
         copy = History()
         for act in acts:
-            copy._tell(
+            copy._add(
                 act.member,
                 act.act,
                 [(act.topic, act.partition)],
