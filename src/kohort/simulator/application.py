@@ -55,6 +55,7 @@ class Work(NamedTuple):
 
 
 Life = Generator["Work | Wait | Call", None, None]
+CommitCallback = Callable[[object, KohortError | None], None]
 
 
 class Driver:
@@ -148,11 +149,9 @@ class SimConsumer(ConsumerBase):
         """As `Consumer.commit`."""
         yield from self._calls.commit(self._offsets(offsets), timeout_ms)
 
-    def commit_async(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata | int] | None = None
-    ) -> None:
-        """As `Consumer.commit_async`; the outcome is nobody's business."""
-        self._commit_async(offsets, _ignore_commit)
+    def commit_async(self, callback: CommitCallback | None = None) -> None:
+        """As `Consumer.commit_async`."""
+        self._commit_async(None, callback or _ignore_commit)
 
     def unsubscribe(self, timeout_ms: int) -> Steps[None]:
         """As `Consumer.unsubscribe`."""
@@ -177,7 +176,12 @@ class _Listener(RebalanceListener):
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> Any:
         self._app.world.checks.revoked(self._app, partitions, lost=False)
-        return self._app.commit_all() if self._app.plan.fence else None
+        if not self._app.plan.fence:
+            return None
+        if self._app.plan.commit == "async":
+            self._app.commit_without_waiting()
+            return None
+        return self._app.commit_all()
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> Any:
         self._app.world.checks.revoked(self._app, partitions, lost=True)
@@ -192,7 +196,7 @@ class ApplicationHooks(Protocol):
     def comes_back(self, app: Application) -> None: ...
     def polls(self, app: Application) -> None: ...
     def polled(self, app: Application, records: Sequence[Record], took_ms: int) -> None: ...
-    def commits(self, app: Application) -> None: ...
+    def commits(self, app: Application) -> CommitCallback: ...
     def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None: ...
     def revoked(
         self, app: Application, partitions: Sequence[TopicPartition], *, lost: bool
@@ -384,6 +388,10 @@ class Application:
             return
         except MAY_FAIL as error:
             self.world.journal.note("commit failed", self.name, type(error).__name__)
+
+    def commit_without_waiting(self) -> None:
+        """Commit in a listener, which does not wait for the answer."""
+        self.consumer.commit_async(self.world.checks.commits(self))
 
     def _fulfil(self, what: tuple[Any, ...]) -> Life:
         kind, args = what[0], what[1:]

@@ -101,6 +101,8 @@ CONSUMER: Final = Section(
         "C13": "an Arrow batch holds records of one assignment, in the order of C2, and no buffer "
         "is used again while anything refers to it",
         "C14": "a client that is used in a forked process raises",
+        "C15": "what a listener commits in on_revoked, without waiting too, is answered before its "
+        "partitions are given up, unless the generation or the call's time ends first",
         "CL1": "poll(timeout) ends in its time",
         "CL2": "a commit succeeds within a bounded time after the coordinator has moved",
         "CL3": "a consumer passes batches without visible records: control, aborted and compacted "

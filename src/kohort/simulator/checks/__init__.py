@@ -29,7 +29,7 @@ from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.application import Application
+    from kohort.simulator.application import Application, CommitCallback
     from kohort.simulator.group_host import WatchedHost
     from kohort.simulator.group_log import GroupLog
     from kohort.simulator.network import Asked
@@ -106,9 +106,9 @@ class Checks:
         """A poll has returned."""
         self.consumer.polled(app, records, took_ms)
 
-    def commits(self, app: Application) -> None:
-        """An application commits all that it was handed."""
-        self.consumer.commits(app)
+    def commits(self, app: Application) -> CommitCallback:
+        """An application commits all that it was handed. The callback is for a listener's commit."""
+        return self.consumer.commits(app)
 
     def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None:
         """A listener hears of new partitions."""

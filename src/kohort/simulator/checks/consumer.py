@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.plan.commit_queue import GIVEN_UP
+from kohort.errors import CommitFailedError
 from kohort.records import Record
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.views import look_at
@@ -20,7 +22,8 @@ from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from kohort.client.consumer.plan.positions import OffsetReset
-    from kohort.simulator.application import Application
+    from kohort.errors import KohortError
+    from kohort.simulator.application import Application, CommitCallback
     from kohort.simulator.checks.offsets import OffsetChecks
     from kohort.simulator.logs import TopicLog
     from kohort.simulator.world import World
@@ -59,6 +62,8 @@ class Seen:
     began_ms: int = 0
     woken: bool = False
     """Its last poll that returned nothing was ended by `wakeup()` (C9)."""
+    losses: int = 0
+    """How often it lost its partitions with its generation."""
     resets: int = 0
     """How many moves of its positions, made by nobody, were looked at."""
 
@@ -124,6 +129,12 @@ def c8_as_configured(who: str, event: OffsetReset, policy: str, log: TopicLog, e
     )
 
 
+def c15_sent_first(who: str, error: KohortError | None) -> None:
+    """C15: what a listener commits is sent before its partitions are given up."""
+    too_late = isinstance(error, CommitFailedError) and GIVEN_UP in str(error)
+    demand(not too_late, "C15", f"{who} has committed in on_revoked: {error}")
+
+
 def c10_paused_is_silent(who: str, tp: TopicPartition, owned: Owned) -> None:
     """C10: a paused partition hands nothing out, over rebalances that leave it where it is, too."""
     demand(not owned.paused, "C10", f"{who} is handed records of {tp}, which it has paused")
@@ -173,11 +184,22 @@ class ConsumerChecks:
         if app.plan.commit == "auto":
             self.commits(app)
 
-    def commits(self, app: Application) -> None:
-        """The application commits the records it got, in its listener for the last time."""
-        seen = self._of(app)
+    def commits(self, app: Application) -> CommitCallback:
+        """The application commits the records it got, in its listener for the last time.
+
+        Returns the callback of a commit in `on_revoked`, for C15.
+        """
+        seen, asked_ms = self._of(app), app.machine.now_ms()
+        losses, longest_ms = seen.losses, self._world.settings.call_ms
         for owned in (*seen.owned.values(), *seen.past.values()):
             owned.settled = max(owned.settled, owned.handed)
+
+        def answered(offsets: object, error: KohortError | None) -> None:
+            del offsets
+            if seen.losses == losses and app.machine.now_ms() - asked_ms < longest_ms:
+                c15_sent_first(app.name, error)
+
+        return answered
 
     def polled(self, app: Application, records: Sequence[Record], took_ms: int) -> None:
         """C1, C2, C3, CL1 on what a poll returned."""
@@ -307,6 +329,7 @@ class ConsumerChecks:
             seen.past[tp] = seen.owned.pop(tp)
         names = ", ".join(str(tp) for tp in sorted(partitions))
         self._world.journal.tell(f"{app.name} {'has lost' if lost else 'gives up'} {names}")
+        seen.losses += lost
         self._moved = True
 
     def gone(self, app: Application) -> None:

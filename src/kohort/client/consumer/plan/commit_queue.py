@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import (
@@ -65,6 +65,7 @@ class Identity(NamedTuple):
 
 
 NO_MEMBER = Identity()
+GIVEN_UP: Final = "was given up in a rebalance before the commit was sent"
 
 
 @dataclass(eq=False)
@@ -286,7 +287,7 @@ class CommitQueue:
             why = "a rebalance is under way; call poll() to finish it, then commit what is owned"
         elif gone:
             names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in gone[:5])
-            why = f"{names} was given up in a rebalance before the commit was sent"
+            why = f"{names} {GIVEN_UP}"
         else:
             why = (
                 "the group has continued without this member, so the partitions may have a new "
