@@ -298,6 +298,42 @@ def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_e
     assert side.outcomes[1].error is None
 
 
+def lost_then_refused(side: Side) -> ProducePlan:
+    """Two batches lose their connection; the first one is refused for good when it is sent again.
+    Returns the request with the second one."""
+    first, second = one_by_one(side, 2)
+    for plan in (first, second):
+        side.end(side.sender.failed(plan, ConnectionFailedError("cut"), 6))
+    (again,) = side.plan(1_000)
+    side.refuse(again, 32, 1_000)  # INVALID_TIMESTAMP
+    assert isinstance(side.outcomes[0].error, BrokerError)
+    (behind,) = side.plan(1_000)
+    return behind
+
+
+def test_what_is_refused_after_a_lost_answer_may_be_stored_and_what_is_behind_it_too():
+    """P2: no new epoch, under which the broker would not know the second one again (70005292)."""
+    side = idempotent()
+    behind = lost_then_refused(side)
+    header = known(read_batch_header(behind.batches[0].payload))
+    assert (header.producer_epoch, header.base_sequence) == (0, 1)
+    side.ok(behind)
+    assert side.outcomes[1].error is None
+
+
+def test_what_is_behind_it_begins_a_new_epoch_where_nothing_was_stored():
+    side = idempotent()
+    side.refuse(lost_then_refused(side), 45, 1_000)  # OUT_OF_ORDER_SEQUENCE_NUMBER
+    (again,) = side.plan(2_000)
+    header = known(read_batch_header(again.batches[0].payload))
+    assert (header.producer_epoch, header.base_sequence) == (1, 0)
+    side.refuse(again, 32, 2_000)  # of the new epoch nothing is in doubt
+    side.add(b"v" * 150)
+    side.close(2_005)
+    (third,) = side.plan(2_005)
+    assert known(read_batch_header(third.batches[0].payload)).producer_epoch == 2
+
+
 def test_when_the_epochs_are_used_up_a_new_producer_id_is_asked_for():
     side = Side(linger_ms=0)
     side.sender.producer_id_assigned(7, 32_767)

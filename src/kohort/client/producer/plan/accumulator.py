@@ -62,6 +62,7 @@ class Batch:
         "deadline_ms",
         "delivery",
         "error",
+        "in_doubt",
         "leased",
         "ordinal",
         "payload",
@@ -90,6 +91,8 @@ class Batch:
         self.attempts = 0
         self.error: KohortError | None = None
         """Why its last try came to nothing."""
+        self.in_doubt = False
+        """Whether an earlier try may have stored it: its answer was lost."""
         self.retry_at_ms = 0
         self.ordinal = 0
         """Its place among the batches of its partition."""

@@ -47,6 +47,7 @@ def _half(accumulator: Accumulator, batch: Batch, records: list[Record]) -> Batc
         assert taken >= 0, "half of a batch fits where the whole did"
     half.count = len(records)
     half.attempts = batch.attempts
+    half.in_doubt = batch.in_doubt
     half.ordinal = batch.ordinal
     half.sequence = batch.sequence
     return half

@@ -8,6 +8,8 @@ Rules (KIP-98, KIP-360, KIP-679):
 - Sequences belong to a partition. When the broker does not expect the oldest batch's sequence, or
   refused a batch permanently, this partition continues under the next epoch, with sequences from 0.
   That cannot store anything twice: a batch behind one that was not stored was not stored either.
+  A batch whose earlier answer was lost may be stored although its last try was refused, and those
+  behind it, too: they keep epoch and sequences, so that the broker recognizes them.
 - Of a transactional producer, identities come from the coordinator alone: what is refused fails,
   and its transaction with it.
 - A batch of several records that is too large for the broker is split in two, with its sequences. A
@@ -327,6 +329,7 @@ class Sender:
         refused: bool = False,
     ) -> None:
         batch.error = error
+        batch.in_doubt |= not refused
         if not error.retriable or batch.attempts > self._retries:
             self._give_up(batch, error, outcomes, refused=refused)
         elif now_ms >= batch.deadline_ms:
@@ -362,11 +365,12 @@ class Sender:
     def _give_up(
         self, batch: Batch, error: KohortError, outcomes: list[Outcome], *, refused: bool
     ) -> None:
-        """The end of a batch; `refused`: it is certain that its last try did not store it."""
+        """The end of a batch; `refused`: its last try did not store it."""
         queue = batch.queue
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
-        if refused and batch.sequence != NO_SEQUENCE and self._gate is None:
+        not_stored = refused and not batch.in_doubt
+        if not_stored and batch.sequence != NO_SEQUENCE and self._gate is None:
             queue.bump = True
         outcomes.append(Outcome(batch, error))
 
@@ -447,7 +451,7 @@ class Sender:
                 return
             queue.next_sequence = 0
             for batch in queue.closed:
-                batch.sequence = NO_SEQUENCE
+                batch.sequence, batch.in_doubt = NO_SEQUENCE, False
         elif queue.identity is None:
             queue.identity = held
         queue.bump = False
