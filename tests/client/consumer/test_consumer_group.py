@@ -99,7 +99,7 @@ def test_commit_inside_revoked(world: World, strategy: str) -> None:
 @pytest.mark.skipif(APACHE, reason="tells the broker to be slow")
 @BOTH
 def test_what_a_listener_commits_without_waiting_is_waited_for(world: World, strategy: str) -> None:
-    """Spec 4.8: *revoked* is the last chance to commit, also with `commit_async`.
+    """Spec 4.8, C15: *revoked* is the last chance to commit, also with `commit_async`.
 
     The second commit waits for the first, which the broker is slow with; given up before, the
     partitions would be another's, and the commit refused.
