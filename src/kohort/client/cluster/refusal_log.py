@@ -56,7 +56,7 @@ class Report(NamedTuple):
     events: list[Refused | RefusalEnded]
 
     def emit(self, warn: Callable[[str], None], events: Events) -> None:
-        """Say it."""
+        """Log the warnings and emit the events."""
         for text in self.warnings:
             warn(text)
         for event in self.events:
