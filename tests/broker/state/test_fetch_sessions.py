@@ -306,7 +306,7 @@ def test_telling_is_of_what_changed() -> None:
     assert part.report(data)
     assert not part.report(data)
     assert part.report(PartitionData(high_watermark=-1, error_code=3, records=b""))
-    assert part.report(data), "after an error everything is told again"
+    assert part.report(data), "after an error everything is reported again"
     told_beside = PartitionData(
         error_code=1, high_watermark=5, last_stable_offset=5, log_start_offset=0, records=b""
     )

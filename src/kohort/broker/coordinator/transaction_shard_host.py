@@ -113,7 +113,7 @@ class _Writing:
 
     def _warn_of_fence(self, partition: TopicPartition) -> None:
         if self._retry_ms > _RETRY_MS:
-            return  # it was said at the first try
+            return  # it was logged at the first try
         log.warning(
             "transactional_id %r: %s-%d refuses its marker of coordinator epoch %d, because it has "
             "one of a later coordinator; trying again until the leader of %s-%d has a later epoch "

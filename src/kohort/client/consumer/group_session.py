@@ -285,7 +285,7 @@ class GroupSession:
                 self._topic_names.want(effect.ids)
                 self.watched = effect.topics | self._topic_names.names
                 if effect.ids:
-                    self._loop.call_soon(self._notice_topics)
+                    self._loop.call_soon(self._reread_metadata)
             case Warn():
                 warn(effect.text)
             case Fatal():
@@ -305,7 +305,7 @@ class GroupSession:
             effect.node_id, effect.message, answered, timeout_ms=effect.timeout_ms, kind=kind
         )
 
-    def _notice_topics(self) -> None:
+    def _reread_metadata(self) -> None:
         self.metadata_changed(self._cluster.metadata)
 
     def _named(self) -> None:

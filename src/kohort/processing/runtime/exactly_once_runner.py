@@ -57,13 +57,13 @@ class ExactRunner(Runner):
 
     def run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         """As `Runner.run`."""
-        self._progress_due_ms = 0
+        self._uncommitted_due_ms = 0
         self._in_flight: Batch | None = None
         self._in_flight_member: GroupMetadata | None = None
         self._left_behind: GroupMetadata | None = None
         self._again_ms = 0
         self._nobody_commits = False
-        self._progress: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
         self.transactor.start(self.post)
         try:
             super().run(publisher, retry_poller)
@@ -87,11 +87,13 @@ class ExactRunner(Runner):
             self.transactor.judge(items)
 
     def _commit(self, now_ms: int) -> None:
-        if self._progress and now_ms >= self._progress_due_ms:
-            self._progress_due_ms = now_ms + COMMIT_PROGRESS_EVERY_MS
+        if self._uncommitted and now_ms >= self._uncommitted_due_ms:
+            self._uncommitted_due_ms = now_ms + COMMIT_PROGRESS_EVERY_MS
             mine = self.consumer.assignment()
-            self.consumer.commit_async({tp: at for tp, at in self._progress.items() if tp in mine})
-            self._progress = {}
+            self.consumer.commit_async(
+                {tp: at for tp, at in self._uncommitted.items() if tp in mine}
+            )
+            self._uncommitted = {}
         if self._in_flight is not None:
             return
         self._commit_due_ms = now_ms + self.timing.commit_interval_ms
@@ -118,7 +120,7 @@ class ExactRunner(Runner):
         if verdict.error is None:
             self.exact.through(verdict.batch, now_ms)
             if self.commits_progress:
-                self._progress |= _offsets_of(verdict.batch)
+                self._uncommitted |= _offsets_of(verdict.batch)
             return
         self.exact.back(verdict, now_ms)
         reported = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
@@ -148,8 +150,8 @@ class ExactRunner(Runner):
             return
         mine = set(keys)
         self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
-        offsets = {tp: at for tp, at in self._progress.items() if tp in mine}
-        self._progress = {tp: at for tp, at in self._progress.items() if tp not in mine}
+        offsets = {tp: at for tp, at in self._uncommitted.items() if tp in mine}
+        self._uncommitted = {tp: at for tp, at in self._uncommitted.items() if tp not in mine}
         if offsets:
             try:
                 self.consumer.commit(offsets)

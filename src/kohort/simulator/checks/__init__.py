@@ -107,7 +107,7 @@ class Checks:
         self.consumer.polled(app, records, took_ms)
 
     def commits(self, app: Application) -> CommitCallback:
-        """An application commits all that it was handed. For C15: a callback for a listener."""
+        """An application commits all that it was handed. See `ConsumerChecks.commits`."""
         return self.consumer.commits(app)
 
     def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None:

@@ -129,15 +129,15 @@ def c8_as_configured(who: str, event: OffsetReset, policy: str, log: TopicLog, e
     )
 
 
+def c10_paused_is_silent(who: str, tp: TopicPartition, owned: Owned) -> None:
+    """C10: a paused partition hands nothing out, over rebalances that leave it where it is, too."""
+    demand(not owned.paused, "C10", f"{who} is handed records of {tp}, which it has paused")
+
+
 def c15_sent_first(who: str, error: KohortError | None) -> None:
     """C15: what a listener commits is sent before its partitions are given up."""
     too_late = isinstance(error, CommitFailedError) and GIVEN_UP in str(error)
     demand(not too_late, "C15", f"{who} has committed in on_revoked: {error}")
-
-
-def c10_paused_is_silent(who: str, tp: TopicPartition, owned: Owned) -> None:
-    """C10: a paused partition hands nothing out, over rebalances that leave it where it is, too."""
-    demand(not owned.paused, "C10", f"{who} is handed records of {tp}, which it has paused")
 
 
 def cl1_poll_returns(who: str, took_ms: int, most_ms: int) -> None:

@@ -174,7 +174,7 @@ class CoordinatorChecks:
         self._leaders: dict[tuple[int, int], int] = {}
         self._joined: dict[tuple[str, int], tuple[str, str | None]] = {}
         self._plans: dict[tuple[str, int, str], bytes] = {}
-        self._answered_ms: dict[tuple[int, str, str], int] = {}
+        self._last_request_ms: dict[tuple[int, str, str], int] = {}
         self._instances: dict[tuple[str, str], str] = {}
         self._replaced: set[str] = set()
         self._touched: dict[int, WatchedHost] = {}
@@ -285,12 +285,12 @@ class CoordinatorChecks:
     # -- requests and answers --------------------------------------------------------------------
 
     def arrived(self, host: WatchedHost, asked: Asked) -> None:
-        """Remember when each member was answered last, by its coordinator's clock."""
+        """Remember when each member's last request came, by its coordinator's clock."""
         request: Any = asked.request
         group_id = getattr(request, "group_id", "")
         group = look_at(host.shard, group_id)
         known = None if group is None else group.members.get(getattr(request, "member_id", ""))
-        answered = isinstance(request, JoinGroupRequest | SyncGroupRequest)
+        renews = isinstance(request, JoinGroupRequest | SyncGroupRequest)
         if isinstance(request, HeartbeatRequest | ConsumerGroupHeartbeatRequest):
             self._asker[asked.number] = group, known
             if self._was_replaced(request.member_id):
@@ -300,12 +300,12 @@ class CoordinatorChecks:
                 if isinstance(request, HeartbeatRequest)
                 else request.member_epoch
             )
-            answered = known is not None and epoch in known.epochs
+            renews = known is not None and epoch in known.epochs
         elif isinstance(request, OffsetCommitRequest):
             self._asker[asked.number] = group, known
-        if answered:
+        if renews:
             key = host.node.number, group_id, request.member_id
-            self._answered_ms[key] = host.node.machine.now_ms()
+            self._last_request_ms[key] = host.node.machine.now_ms()
         if not isinstance(request, HeartbeatRequest | OffsetCommitRequest):
             self._touch(host)
 
@@ -442,7 +442,7 @@ class CoordinatorChecks:
     # -- time ------------------------------------------------------------------------------------
 
     def ticked(self, host: WatchedHost, before: dict[str, GroupLook]) -> None:
-        """G13: a stable group keeps each member for a session timeout after its last answer."""
+        """G13: a stable group keeps each member for a session timeout after its last request."""
         self._touch(host)
         now_ms, session_ms = host.node.machine.now_ms(), self._world.settings.session_ms
         for group_id, group in before.items():
@@ -450,14 +450,14 @@ class CoordinatorChecks:
             left = frozenset[str]() if after is None else frozenset(after.members)
             for member_id in [name for name in group.members if name not in left]:
                 self._world.journal.tell(f"group {group_id}: {member_id} is expelled")
-                answered_ms = self._answered_ms.get((host.node.number, group_id, member_id))
-                if group.state != "stable" or answered_ms is None or member_id in group.late:
+                last_request_ms = self._last_request_ms.get((host.node.number, group_id, member_id))
+                if group.state != "stable" or last_request_ms is None or member_id in group.late:
                     continue
                 demand(
-                    now_ms - answered_ms >= session_ms,
+                    now_ms - last_request_ms >= session_ms,
                     "G13",
-                    f"group {group_id}: {member_id} was expelled {now_ms - answered_ms} ms after "
-                    f"its last answer; its session timeout is {session_ms} ms",
+                    f"group {group_id}: {member_id} was expelled {now_ms - last_request_ms} ms "
+                    f"after its last request; its session timeout is {session_ms} ms",
                 )
 
     def after_event(self) -> None:

@@ -179,7 +179,7 @@ class _Program:
         is_zombie = life != self.lives
         if not is_zombie and (process is None or process.machine.dead):
             return
-        if error is not None and not _may_be_met(error):
+        if error is not None and not _is_expected(error):
             world.crash(f"{self.name}/{life}", error)
         what = "ends" if error is None else f"ends with {type(error).__name__}: {error}"
         world.tell(f"{self.name}/{life} {what}")
@@ -215,7 +215,7 @@ class _Program:
             self._world.schedule.after(self._world.chance.randint(50, 3_000), self.begin)
 
 
-def _may_be_met(error: BaseException) -> bool:
+def _is_expected(error: BaseException) -> bool:
     """Programs use the clients as their contract asks: a fault is no reason for a UsageError."""
     return isinstance(error, KohortError) and not isinstance(error, UsageError)
 

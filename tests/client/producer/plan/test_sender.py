@@ -299,8 +299,10 @@ def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_e
 
 
 def lost_then_refused(side: Side) -> ProducePlan:
-    """Two batches lose their connection; the first one is refused for good when it is sent again.
-    Returns the request with the second one."""
+    """Two batches lose their connection; the first is refused permanently when it is sent again.
+
+    Returns the request with the second one.
+    """
     first, second = one_by_one(side, 2)
     for plan in (first, second):
         side.end(side.sender.failed(plan, ConnectionFailedError("cut"), 6))
