@@ -24,7 +24,7 @@ _does = ACTIONS.means
 
 @_does("nothing")
 def nothing(world: World) -> None:
-    """The condition alone matters."""
+    """Does nothing; the step is its condition."""
     del world
 
 
@@ -33,13 +33,13 @@ def nothing(world: World) -> None:
 
 @_does("start {who}")
 def start(world: World, who: str) -> None:
-    """A consumer's process begins (again)."""
+    """A consumer's process starts (again)."""
     world.start(who)
 
 
 @_does("crash {who}")
 def crash(world: World, who: str) -> None:
-    """Its process is gone without a word."""
+    """Its process dies; no LeaveGroup is sent."""
     app = world.app(who)
     if app is not None:
         app.die()
@@ -47,20 +47,20 @@ def crash(world: World, who: str) -> None:
 
 @_does("restart {who}")
 def restart(world: World, who: str) -> None:
-    """Its process is gone, and a new one takes its place."""
+    """Its process dies, and a new one starts in its place."""
     crash(world, who)
     world.start(who)
 
 
 @_does("start a twin of {who}")
 def twin(world: World, who: str) -> None:
-    """A second process with the same configuration, beside the first."""
+    """A second process with the same configuration starts; the first one continues."""
     world.start(who, beside=True)
 
 
 @_does("close {who}")
 def close(world: World, who: str) -> None:
-    """Its application closes it after the present poll."""
+    """Its application closes it after the current poll."""
     _wish(world, who, "close")
 
 
@@ -82,7 +82,7 @@ def slow(world: World, who: str, ms: int) -> None:
 
 @_does("wake {who}")
 def wake(world: World, who: str) -> None:
-    """Somebody calls its `wakeup()`."""
+    """Another thread calls its `wakeup()`."""
     app = world.app(who)
     if app is not None:
         app.machine.soon(app.consumer.wakeup)
@@ -108,13 +108,13 @@ def resume(world: World, who: str, tp: TopicPartition) -> None:
 
 @_does("commit {who}")
 def commit(world: World, who: str) -> None:
-    """Its application commits all that was handed out, and waits."""
+    """Its application commits its positions and waits for the answer."""
     _wish(world, who, "commit")
 
 
 @_does("unsubscribe {who}")
 def unsubscribe(world: World, who: str) -> None:
-    """Its application gives everything up."""
+    """Its application unsubscribes."""
     _wish(world, who, "unsubscribe")
 
 
@@ -132,7 +132,7 @@ def _wish(world: World, who: str, *what: Any) -> None:
 
 @_does("remove {who} from the group")
 def remove(world: World, who: str) -> None:
-    """An operator removes its member (LeaveGroup in its name, epoch -1); it gets no notice."""
+    """An operator removes its member (LeaveGroup in its name, epoch -1) without notice to it."""
     app = world.app(who)
     session = None if app is None else app.consumer.core.session
     if session is not None and session.member is not None and session.member.member_id:
@@ -144,25 +144,25 @@ def remove(world: World, who: str) -> None:
 
 @_does("{who} joins by hand")
 def hand_joins(world: World, who: str) -> None:
-    """A member that no consumer is sends JoinGroup, with the id it was given if it has one."""
+    """A scripted member, without a consumer, sends JoinGroup, with its member id if it has one."""
     world.hand(who).join(anew=False)
 
 
 @_does("{who} joins by hand as new")
 def hand_joins_anew(world: World, who: str) -> None:
-    """The same without an id, as a client does that has forgotten it."""
+    """The same without a member id, as a client sends that has lost it."""
     world.hand(who).join(anew=True)
 
 
 @_does("{who} joins by hand owning {tps} since generation {n}")
 def hand_claims(world: World, who: str, tps: tuple[TopicPartition, ...], since: int) -> None:
-    """The same, and it says that it has owned these partitions since then."""
+    """The same; its subscription claims these partitions since that generation."""
     world.hand(who).join(anew=False, owned=tps, since=since)
 
 
 @_does("{who} syncs by hand")
 def hand_syncs(world: World, who: str) -> None:
-    """It sends SyncGroup; as leader its plan gives nothing to anybody."""
+    """It sends SyncGroup; as leader it sends an empty assignment."""
     world.hand(who).sync()
 
 
@@ -174,44 +174,44 @@ def hand_heartbeats(world: World, who: str) -> None:
 
 @_does("{who} heartbeats by hand every {ms} ms")
 def hand_keeps_heartbeating(world: World, who: str, ms: int) -> None:
-    """It heartbeats until the world is repaired, whatever the answers."""
+    """It sends heartbeats until the faults end, whatever the answers are."""
     world.hand(who).heartbeat_every(ms)
 
 
 @_does("{who} leaves by hand")
 def hand_leaves(world: World, who: str) -> None:
-    """It sends LeaveGroup, and no more heartbeats."""
+    """It sends LeaveGroup and stops its heartbeats."""
     world.hand(who).heartbeat_every(None)
     world.hand(who).leave()
 
 
 @_does("{who} commits {n} in {tp} by hand")
 def hand_commits(world: World, who: str, offset: int, tp: TopicPartition) -> None:
-    """It sends OffsetCommit in its last known generation, -1 before."""
+    """It sends OffsetCommit in its last known generation, or -1 if it has none."""
     world.hand(who).commit(tp, offset)
 
 
 @_does("{who} commits {n} in {tp} by hand with an instance id")
 def hand_commits_static(world: World, who: str, offset: int, tp: TopicPartition) -> None:
-    """The same with an instance id of its own, as one that is configured so and assigns itself."""
+    """The same with an instance id of its own, as a static consumer sends that uses assign()."""
     world.hand(who).commit(tp, offset, f"i-{who}")
 
 
 @_does("{who} stages {n} in {tp} by hand")
 def hand_stages(world: World, who: str, offset: int, tp: TopicPartition) -> None:
-    """It sends TxnOffsetCommit as a producer of its own, as the member it was, if it was one."""
+    """It sends TxnOffsetCommit as a producer of its own, with its member id if it has one."""
     world.hand(who).stage(tp, offset)
 
 
 @_does("{who} commits its transaction by hand")
 def hand_commits_transaction(world: World, who: str) -> None:
-    """The marker is written into the group's log: what it has staged counts."""
+    """The commit marker is written to the group's log: its staged offsets count."""
     world.hand(who).end_transaction(committed=True)
 
 
 @_does("{who} aborts its transaction by hand")
 def hand_aborts_transaction(world: World, who: str) -> None:
-    """The marker is written: its staged records are gone."""
+    """The abort marker is written to the group's log: its staged offsets are dropped."""
     world.hand(who).end_transaction(committed=False)
 
 
@@ -254,37 +254,37 @@ def lose_request(world: World, nth: int, api: str, who: str) -> None:
 
 @_does("lose the answer to the {nth} {api} of {who}")
 def lose_answer(world: World, nth: int, api: str, who: str) -> None:
-    """The node has done it, and the client does not hear; its connection breaks."""
+    """The node executes the request, and the answer is lost; its connection breaks."""
     _rule(world, FrameRule("drop", ANSWER, api, who, nth))
 
 
 @_does("delay the {nth} {api} of {who} by {ms} ms")
 def delay_request(world: World, nth: int, api: str, who: str, ms: int) -> None:
-    """The request arrives late, and so does what is behind it on its connection."""
+    """The request arrives late, and so do those behind it on its connection."""
     _rule(world, FrameRule("delay", REQUEST, api, who, nth, ms))
 
 
 @_does("delay the answer to the {nth} {api} of {who} by {ms} ms")
 def delay_answer(world: World, nth: int, api: str, who: str, ms: int) -> None:
-    """The answer arrives late, and so does what is behind it on its connection."""
+    """The answer arrives late, and so do those behind it on its connection."""
     _rule(world, FrameRule("delay", ANSWER, api, who, nth, ms))
 
 
 @_does("repeat the {nth} {api} of {who} after {ms} ms")
 def repeat(world: World, nth: int, api: str, who: str, ms: int) -> None:
-    """The node gets the request twice; the second time nobody hears the answer."""
+    """The node gets the request twice; the second answer is dropped."""
     _rule(world, FrameRule("repeat", REQUEST, api, who, nth, ms))
 
 
 @_does("hold answers to {api} of {who}")
 def hold(world: World, api: str, who: str) -> None:
-    """These answers, and what is behind them on their connections, wait for `let go`."""
+    """These answers, and those behind them on their connections, wait for `let go`."""
     _rule(world, FrameRule("hold", ANSWER, api, who, 1))
 
 
 @_does("let go")
 def let_go(world: World) -> None:
-    """What was held arrives."""
+    """The answers that were held arrive."""
     world.network.let_go()
 
 
@@ -297,19 +297,19 @@ def _rule(world: World, rule: FrameRule) -> None:
 
 @_does("kill {node}")
 def kill(world: World, node: int | None) -> None:
-    """Its process dies; what was appended stays."""
+    """Its process dies; appended records stay."""
     _kill(world, world.node(node), silent=False)
 
 
 @_does("kill {node} silently")
 def kill_silently(world: World, node: int | None) -> None:
-    """It dies, and clients learn that only by their own time-outs."""
+    """Its process dies, and its connections stay open: clients notice it by their time-outs."""
     _kill(world, world.node(node), silent=True)
 
 
 @_does("cut the power of {node}")
 def power(world: World, node: int | None) -> None:
-    """It dies, and of the logs it led everything that was not flushed may be lost."""
+    """It dies, and unflushed records of the logs that it led may be lost."""
     target = world.node(node)
     if target is None or len(world.cluster.alive()) < 1:
         return
@@ -339,7 +339,7 @@ def _kill(world: World, node: SimNode | None, *, silent: bool) -> None:
 
 @_does("restart {node}")
 def restart_node(world: World, node: int | None) -> None:
-    """It comes back, if it was dead."""
+    """It starts again, if it was dead."""
     if node is None:
         for each in world.cluster.nodes.values():
             world.revive(each)
@@ -349,7 +349,7 @@ def restart_node(world: World, node: int | None) -> None:
 
 @_does("stall {node} for {ms} ms")
 def stall_node(world: World, node: int | None, ms: int) -> None:
-    """It is frozen; its connections stay."""
+    """It is frozen; its connections stay open."""
     target = world.node(node)
     if target is not None:
         target.machine.stall(ms)
@@ -357,7 +357,7 @@ def stall_node(world: World, node: int | None, ms: int) -> None:
 
 @_does("forget the fetch sessions of {node}")
 def forget_sessions(world: World, node: int | None) -> None:
-    """Its slots went to others: each fetcher has to begin a new session (KIP-227)."""
+    """Its fetch sessions are evicted: each fetcher has to begin a new one (KIP-227)."""
     target = world.node(node)
     if target is not None:
         target.sessions = target.no_sessions()
@@ -373,7 +373,7 @@ def move_to(world: World, node: int | None) -> None:
 
 @_does("move the coordinator")
 def move(world: World) -> None:
-    """Another living node is elected for the group's partition, or the same one again."""
+    """A living node is elected for the group's partition, perhaps the same one again."""
     partition = world.cluster.partition_of(world.group)
     alive = world.cluster.alive()
     others = [n for n in alive if n != world.cluster.group_leaders[partition]] or alive
@@ -391,13 +391,13 @@ def move_partition(world: World, tp: TopicPartition, node: int | None) -> None:
 
 @_does("hold loading")
 def hold_loading(world: World) -> None:
-    """Coordinators that are elected from now on do not get through loading."""
+    """Coordinators that are elected from now on keep loading."""
     world.loading_held = True
 
 
 @_does("release loading")
 def release_loading(world: World) -> None:
-    """They get through it now."""
+    """They finish loading."""
     world.release_loading()
 
 
@@ -410,7 +410,7 @@ def refuse(world: World, count: int) -> None:
 
 @_does("slow the disk by {ms} ms")
 def slow_disk(world: World, ms: int) -> None:
-    """Every flush takes so much longer."""
+    """Every flush takes this much longer."""
     world.slow_disk_ms = ms
 
 
@@ -426,14 +426,14 @@ def create(world: World, topic: str, partitions: int) -> None:
 
 @_does("grow {topic} to {n} partitions")
 def grow(world: World, topic: str, partitions: int) -> None:
-    """More partitions, if there are fewer."""
+    """The topic grows, if it has fewer partitions."""
     if topic in world.cluster.topics:
         world.cluster.grow(topic, partitions)
 
 
 @_does("write {n} records to {tp}")
 def write(world: World, count: int, tp: TopicPartition) -> None:
-    """Somebody produces."""
+    """A producer appends records."""
     log = world.cluster.topic_log(*tp)
     if log is not None:
         log.append(count, world.schedule.now_ms)
@@ -442,7 +442,7 @@ def write(world: World, count: int, tp: TopicPartition) -> None:
 
 @_does("write a marker to {tp}")
 def write_marker(world: World, tp: TopicPartition) -> None:
-    """A transaction's marker: an offset that no reader sees (CL3)."""
+    """A producer ends a transaction: its marker has an offset and no record (CL3)."""
     log = world.cluster.topic_log(*tp)
     if log is not None:
         log.append_marker(world.schedule.now_ms)
@@ -451,7 +451,7 @@ def write_marker(world: World, tp: TopicPartition) -> None:
 
 @_does("trim {tp} to {n}")
 def trim(world: World, tp: TopicPartition, start: int) -> None:
-    """Retention deletes what is below this offset, at most all that there is."""
+    """Retention deletes the records below this offset, at most all of them."""
     log = world.cluster.topic_log(*tp)
     if log is not None:
         log.trim(start)

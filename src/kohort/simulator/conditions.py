@@ -48,19 +48,19 @@ def all_stable(world: World) -> Met:
 
 @_asks("{who} owns {tp}")
 def owns(world: World, who: str, tp: TopicPartition) -> Met:
-    """It reads this partition."""
+    """It is assigned this partition and reads it."""
     return lambda: tp in owned(world, who)
 
 
 @_asks("{who} owns {n} partitions")
 def owns_count(world: World, who: str, count: int) -> Met:
-    """It reads so many partitions."""
+    """It reads this many partitions."""
     return lambda: len(owned(world, who)) == count
 
 
 @_asks("{who} has read {n} records")
 def has_read(world: World, who: str, count: int) -> Met:
-    """It has been handed at least so many."""
+    """Its application has got at least this many records."""
 
     def met() -> bool:
         app = world.app(who)
@@ -71,26 +71,26 @@ def has_read(world: World, who: str, count: int) -> Met:
 
 @_asks("{who} gets {code} from {api}")
 def gets_code(world: World, who: str, code: int, api: str) -> Met:
-    """A member driven by hand was last answered so (`NONE` for no error)."""
+    """The last answer to a scripted member had this error (`NONE` for no error)."""
     return lambda: world.hand(who).last_errors.get(api) == code
 
 
 @_asks("generation {n} is written")
 def generation_written(world: World, generation: int) -> Met:
-    """The group's log has this generation (or epoch), or a later one."""
+    """The group's log has this generation (KIP-848: epoch) or a later one."""
     return lambda: world.observed.generation() >= generation and world.observed.is_written()
 
 
 @_asks("a new generation is written")
 def new_generation(world: World) -> Met:
-    """The group's log has a later generation (or epoch) than when this step's turn came."""
+    """The group's log has a later generation (KIP-848: epoch) than when this step began."""
     before = world.observed.generation()
     return lambda: world.observed.generation() > before and world.observed.is_written()
 
 
 @_asks("a new assignment is written")
 def new_assignment(world: World) -> Met:
-    """The group's log has the assignment of a later generation than when this step's turn came."""
+    """The group's log has the assignment of a later generation than when this step began."""
     before = world.observed.generation()
 
     def met() -> bool:
@@ -104,13 +104,13 @@ def new_assignment(world: World) -> Met:
 
 @_asks("{tp} is committed at {n}")
 def is_committed(world: World, tp: TopicPartition, offset: int) -> Met:
-    """The group's committed offset is this now."""
+    """The group's committed offset is this one."""
     return lambda: world.observed.committed(tp) == offset
 
 
 @_asks("the group has {n} members")
 def has_members(world: World, count: int) -> Met:
-    """The coordinator counts so many."""
+    """The coordinator counts this many."""
 
     def met() -> bool:
         group = world.observed.look()
@@ -143,13 +143,13 @@ def group_is(world: World, state: str) -> Met:
 
 @_asks("{api} of {who} arrives")
 def arrives(world: World, api: str, who: str) -> Met:
-    """A node gets such a request, from now on."""
+    """A node gets this request; earlier ones do not count."""
     return _frame(world, REQUEST, api, who)
 
 
 @_asks("the answer to {api} of {who} arrives")
 def answer_arrives(world: World, api: str, who: str) -> Met:
-    """The client gets such an answer, from now on."""
+    """The client gets this answer; earlier ones do not count."""
     return _frame(world, ANSWER, api, who)
 
 
@@ -179,42 +179,42 @@ def expect_nothing(world: World, who: str) -> bool:
 
 @_expects("{who} owns {n} partitions")
 def expect_count(world: World, who: str, count: int) -> bool:
-    """At the end it reads so many."""
+    """At the end it reads this many partitions."""
     return len(owned(world, who)) == count
 
 
 @_expects("the generation is at most {n}")
 def expect_generation(world: World, most: int) -> bool:
-    """At the end there were no more rebalances than that (GL1)."""
+    """At the end the group's generation is this one or an earlier one (GL1)."""
     return world.observed.generation() <= most
 
 
 @_expects("the group has {n} members")
 def expect_members(world: World, count: int) -> bool:
-    """At the end the coordinator counts so many."""
+    """At the end the coordinator counts this many members."""
     group = world.observed.look()
     return (0 if group is None else len(group.members)) == count
 
 
 @_expects("{tp} is committed at {n}")
 def expect_committed(world: World, tp: TopicPartition, offset: int) -> bool:
-    """At the end the group's committed offset is this."""
+    """At the end the group's committed offset is this one."""
     return world.observed.committed(tp) == offset
 
 
 @_expects("{who} is fenced")
 def expect_fenced(world: World, who: str) -> bool:
-    """It learned that another member has its instance id, and has ended."""
+    """It was fenced by another member with its instance id, and has ended."""
     return any(app.fenced for app in world.all_apps if app.name == who)
 
 
 @_expects("{who} has been handed {n} records")
 def expect_read(world: World, who: str, count: int) -> bool:
-    """So many records in all, not one more (a duplicate counts)."""
+    """Its application got exactly this many records; duplicates count."""
     return sum(app.read for app in world.all_apps if app.name == who) == count
 
 
 @_expects("all consumers have been handed {n} records")
 def expect_read_by_all(world: World, count: int) -> bool:
-    """So many records over all of them: what each was handed, a duplicate counts again."""
+    """All applications together got exactly this many records; duplicates count."""
     return sum(app.read for app in world.all_apps) == count
