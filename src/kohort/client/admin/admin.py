@@ -1,6 +1,6 @@
 """The admin client: topics, configurations, records, the cluster.
 
-Groups are in `admin_groups`, users in `admin_users`.
+Groups are in `groups`, users in `users`, access control in `acls`, brokers in `cluster`.
 
 Rules:
 - Calls block until they are done or `timeout_s` (default `default_api_timeout_ms`) is over, and may

@@ -182,7 +182,7 @@ class FetchReader:
     # -- for an iteration, which hands out one by one --------------------------------------------
 
     def take_piece(self, most: int) -> Piece | None:
-        """Records of one partition; the position moves with each `hand_one`."""
+        """Records of one partition; the iteration moves the position record by record."""
         self._settle()
         while (head := self._head()) is not None:
             position, fetched = head

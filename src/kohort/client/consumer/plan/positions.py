@@ -4,7 +4,7 @@ Rules:
 - A partition is in exactly one `Phase`, with the time it was entered; `TRANSITIONS` is the whole
   machine. Flags that could contradict each other do not exist.
 - `Position.offset` is the next offset to hand out: last delivered + 1. It falls only by a seek or a
-  reset, and both raise `seek_version` (C3).
+  reset, and both raise the seek version of its `Stamp` (C3).
 - A result of anything asynchronous names the `Stamp` (assignment, seek version) it was asked under
   and is dropped when the partition has moved on (C7).
 - The reset policy is applied only on an answer that a broker has confirmed: no committed offset, or

@@ -1,5 +1,5 @@
 # cython: embedsignature=False
-"""The producer's hot path, compiled. Its contract and its rules are `front.py`'s, line by line."""
+"""The producer's hot path, compiled. It follows `fast_send.py` line by line."""
 
 cimport cython
 from cpython.dict cimport PyDict_GetItemWithError

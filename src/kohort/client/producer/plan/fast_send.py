@@ -1,4 +1,4 @@
-"""The producer's hot path: specification, and fallback where nothing was compiled (`_front.pyx`).
+"""The producer's hot path: specification, and fallback where `_fast_send.pyx` is not compiled.
 
 Rules:
 - `send` adds a record to the batch that its partition's slot shows as open. All else there is
