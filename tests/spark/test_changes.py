@@ -13,6 +13,7 @@ from kohort import Admin, Producer
 from kohort.errors import ConfigError, DataLossError
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
+from kohort.retry.preparing import ensure_topics
 from kohort.retry.store import Transaction
 from kohort.spark import Pipeline, PipelineFailedError, Temporary
 from kohort.spark.supervise import check_waiting, open_fences
@@ -183,6 +184,70 @@ def test_a_pipeline_goes_on_without_a_handler_and_with_it_again(
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+def test_a_stage_goes_on_without_one_of_its_sources(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """A batch that was planned and not noted held records of a source that was taken out: they
+    went through the steps of the other one.
+    """
+    first, second = topic(1), topic(1)
+
+    def pipeline(*topics: str) -> Pipeline:
+        p = Pipeline(
+            "union",
+            store=f"sqlite:///{tmp_path}/s.db",
+            bootstrap_servers=cluster.bootstrap,
+            checkpoint=tmp_path / "checkpoint",
+            retries="none",
+        )
+
+        @p.setup
+        def tables(store: Any) -> None:
+            store.run("CREATE TABLE IF NOT EXISTS rows_of (n INTEGER)")
+
+        for name in topics:
+            p.source(name, name=f"s_{topics.index(name)}", schema="n INT")
+
+        if len(topics) == 2:
+
+            @p.table("rows_of")
+            def rows_of(s_0: Any, s_1: Any) -> Any:
+                return s_0.unionByName(s_1)
+
+        else:
+
+            @p.table("rows_of")
+            def rows_of_one(s_0: Any) -> Any:
+                return s_0
+
+        return p
+
+    produce(first, *rows(1))
+    produce(second, *rows(11))
+    pipeline(first, second).run("available_now", spark=spark, max_restarts=0)
+    (stage,) = (tmp_path / "checkpoint").glob("stage-*/offsets")
+    produce(first, *rows(2))
+    produce(second, *rows(12))
+    both = pipeline(first, second)
+    both.reached = dies
+    with pytest.raises(PipelineFailedError, match="the driver dies"):
+        both.run("available_now", spark=spark, max_restarts=0)
+    one = pipeline(first)
+    assert len(list(stage.glob("[0-9]*"))) == 2
+    one.run("available_now", spark=spark, max_restarts=0)
+    with one.open_store().transaction() as cursor:
+        loaded = cursor.query("SELECT n FROM rows_of ORDER BY n")
+    assert loaded == [(1,), (2,), (11,)]
+
+
+def dies(_: object) -> None:
+    """The batch is in Spark's log of offsets, and not committed."""
+    raise RuntimeError("the driver dies")
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_a_topic_that_is_deleted_under_a_pipeline_is_named(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
 ) -> None:
@@ -213,6 +278,29 @@ def test_a_restart_without_its_topic_says_so(tmp_path: Path) -> None:
         pipeline.prepare_store(store)
         try:
             with pytest.raises(DataLossError, match=r"topic orders\.changing.* was deleted"):
+                open_fences(pipeline, store, port)
+        finally:
+            port.close()
+            store.close()
+
+
+def test_a_topic_that_was_created_again_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """X8: without a checkpoint, its fence would pass over the first records of the new topic."""
+    with Cluster() as cluster:
+        pipeline = loader(cluster, tmp_path, "orders", retries="none")
+        from kohort.retry.cluster_port import ClusterPort
+
+        store, port = pipeline.open_store(), ClusterPort(pipeline.client_config)
+        pipeline.prepare_store(store)
+        try:
+            cluster.create_topic("orders", partitions=1)
+            ensure_topics("pipeline", pipeline.topics, port, bootstrap=cluster.bootstrap)
+            open_fences(pipeline, store, port)
+            open_fences(pipeline, store, port)
+            with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                admin.delete_topics(["orders"])
+            cluster.create_topic("orders", partitions=1)
+            with pytest.raises(DataLossError, match="topic orders was deleted and created again"):
                 open_fences(pipeline, store, port)
         finally:
             port.close()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import BrokerError, ConfigError, ErrorCode, KafkaTimeoutError
+from kohort.retry.store import FenceRow
 from kohort.spark import Pipeline, Progress, checkpoint, sessions, worker
 from kohort.spark.checkpoint import CheckpointLock
 from kohort.spark.supervise import Supervisor, explain, initializes, passes, waits
@@ -96,6 +97,8 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(
         path.write_text(f'{{"jvm": {jvm.pid}}}')
         with pytest.raises(ConfigError, match=f"process {jvm.pid} of an earlier run"):
             CheckpointLock(tmp_path / "c", jvm_wait_s=0.0).__enter__()
+        with CheckpointLock(tmp_path / "c", jvm_wait_s=0.0, own_jvm=lambda: jvm.pid):
+            pass  # in a container the pids of the killed driver come again
     finally:
         jvm.kill()
         jvm.communicate()
@@ -254,6 +257,36 @@ def test_the_next_stage_starts_when_the_sources_of_the_one_before_are_up(
         "start second",
         "Processing new data",
     ]
+
+
+def test_a_restart_deletes_nothing_that_spark_may_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: a batch that is replayed after two restarts still finds its intermediate records."""
+    deleted: list[dict[tuple[str, int], int]] = []
+    topic, ends = "kohort.p.step.intermediate", iter((5, 5))
+
+    class Store:
+        def vacuum(self, *_: object) -> int:
+            return 0
+
+        def fences(self, _: str) -> list[FenceRow]:
+            return [FenceRow(topic, "id", 0, next(ends))]
+
+    class Port:
+        def delete_before(self, offsets: dict[tuple[str, int], int]) -> None:
+            deleted.append(dict(offsets))
+
+    monkeypatch.setattr("kohort.spark.supervise.measure", lambda *_: Progress(0, 0, 0, 0, 0, {}))
+    supervisor = Supervisor(Pipeline("p", store="sqlite:///p.db"), None, None, 0)
+    stages: Any = SimpleNamespace(intermediate_topics={topic: "orders"})
+    supervisor._stages = stages
+    store: Any = Store()
+    port: Any = Port()
+    for _ in range(2):
+        supervisor._watch([], store, port, "available_now", None, None)
+    assert deleted == []
+    supervisor._next_vacuum = 0.0  # an hour later
+    supervisor._watch([], store, port, "available_now", None, None)
+    assert deleted == [{(topic, 0): 5}]
 
 
 def test_a_query_that_has_failed_is_not_waited_for() -> None:

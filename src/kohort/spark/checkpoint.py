@@ -6,6 +6,7 @@ Rules (invariant X6):
 - The Python process holds the lock; it ends with the process, also by kill -9.
 - The JVM of a killed driver runs for a few more seconds. The lock file has its pid; the next
   driver waits until it has ended. The fence refuses what it still writes.
+- After a kill in a container the driver's own JVM may have that pid: it is not waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -32,12 +33,24 @@ _PROC: Final = Path("/proc")
 class CheckpointLock:
     """A context manager around one run of a pipeline.
 
+    Args:
+        directory: where the lock file is.
+        jvm_wait_s: how long to wait for the JVM of a killed driver, in seconds.
+        own_jvm: returns the pid of this driver's JVM, if it runs already; None without one.
+
     Raises ConfigError when another driver holds the checkpoint.
     """
 
-    def __init__(self, directory: Path, *, jvm_wait_s: float = JVM_WAIT_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        jvm_wait_s: float = JVM_WAIT_S,
+        own_jvm: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._path = directory / LOCK_NAME
         self._jvm_wait_s = jvm_wait_s
+        self._own_jvm = own_jvm
         self._fd = -1
 
     def __enter__(self) -> Self:
@@ -75,8 +88,12 @@ class CheckpointLock:
 
     def _await_jvm(self, holder: dict[str, Any]) -> None:
         pid = holder.get("jvm")
+        if not isinstance(pid, int) or not _is_java(pid):
+            return
+        if pid in (os.getppid(), self._own_jvm()):  # spark-submit's JVM is the parent
+            return
         deadline = time.monotonic() + self._jvm_wait_s
-        while isinstance(pid, int) and _is_java(pid):
+        while _is_java(pid):
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"the Spark process {pid} of an earlier run of {self._path.parent} is still "

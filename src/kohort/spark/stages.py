@@ -23,7 +23,7 @@ from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
 from kohort.retry.topics import TopicSpec
-from kohort.spark.checkpoint import check_topics
+from kohort.spark.checkpoint import begin_anew_for_other_topics, check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
 from kohort.spark.dataframes.books import BatchRange
@@ -135,6 +135,13 @@ class PipelineStages:
         checkpoint = f"stage-{stage.name}"
         if stage.stateful is not None:
             check_topics(self.checkpoint, checkpoint, stage.name, topics)
+        elif begin_anew_for_other_topics(self.checkpoint, checkpoint, topics):
+            log.info(
+                "pipeline %s reads other topics than before: stage %s starts again at the store's "
+                "positions",
+                pipeline.name,
+                stage.name,
+            )
         if stage.stateful is not None and not self.checkpoint.exists(checkpoint):
             setting = self.spark.conf.get(SHUFFLE_PARTITIONS) or ""
             partitions = int(setting) if setting.isdecimal() else 0  # Databricks knows `auto`

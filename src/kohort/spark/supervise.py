@@ -146,6 +146,7 @@ class Supervisor:
         self._stages: PipelineStages | None = None
         self._waiting: list[Stage] = []
         self._passed: dict[TopicPartition, int] = {}
+        self._next_vacuum = 0.0
 
     def run(
         self,
@@ -174,7 +175,7 @@ class Supervisor:
             )  # a wrong topic is refused before anything is created
             # With Spark Connect the checkpoint is a place of the server.
             locks = LOCAL_CHECKPOINTS / pipeline.name if connect else pipeline.lock_directory
-            with CheckpointLock(locks) as lock:
+            with CheckpointLock(locks, own_jvm=self._own_jvm) as lock:
                 self._check_replays(store)
                 pipeline.prepare_store(store)
                 check_waiting(pipeline, store)
@@ -246,6 +247,10 @@ class Supervisor:
                 return False
             time.sleep(min(rest, WATCH_S))
         return True
+
+    def _own_jvm(self) -> int | None:
+        """The JVM of the session that was passed in: it runs before the lock is taken."""
+        return None if self._spark is None else jvm_pid(self._spark)
 
     def _check_replays(self, store: Store) -> None:
         pipeline = self._pipeline
@@ -434,7 +439,7 @@ class Supervisor:
         until: Callable[[], bool] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> Progress:
-        next_measure = next_vacuum = 0.0
+        next_measure = 0.0
         while True:
             running = False
             for query in queries:
@@ -447,8 +452,8 @@ class Supervisor:
                 continue
             complete = until is None or until()
             now = time.monotonic()
-            if now >= next_vacuum:
-                next_vacuum = now + VACUUM_S
+            if now >= self._next_vacuum:  # across restarts: Spark may replay the last batch
+                self._next_vacuum = now + VACUUM_S
                 self._vacuum(store)
                 self._purge(store, port)
             stopping = self._pipeline.stopping
@@ -522,7 +527,7 @@ def open_fences(
         forwarded: the intermediate topics.
 
     The queries then start at the fences, and a retry topic has its fence before any copy is read.
-    Raises DataLossError when a topic is there no longer.
+    Raises DataLossError when a topic is there no longer, or was deleted and created again.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
@@ -533,7 +538,16 @@ def open_fences(
             f"pipeline {pipeline.name}: topic {', '.join(gone)} was deleted while it ran. Remove "
             "the handler of the topic to continue without it"
         )
-    known = {(f.topic, f.partition) for f in store.fences(pipeline.name)}
+    fences = store.fences(pipeline.name)
+    for fence in fences:
+        topic_id = views[fence.topic].topic_id if fence.topic in names else ""
+        if topic_id and fence.topic_id and topic_id != fence.topic_id:
+            raise DataLossError(
+                f"pipeline {pipeline.name}: topic {fence.topic} was deleted and created again (id "
+                f"{fence.topic_id} became {topic_id}): offsets no longer mean what the fence says. "
+                "Start a pipeline with another name, or remove the fence of the old topic"
+            )
+    known = {(f.topic, f.partition) for f in fences}
     missing = [(n, p) for n in names for p in range(views[n].partitions) if (n, p) not in known]
     if not missing:
         return

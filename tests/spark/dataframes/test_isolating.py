@@ -77,6 +77,30 @@ def test_a_cast_that_ansi_sql_refuses_is_permanent() -> None:
     assert (found.permanent, found.reason) == (True, "CAST_INVALID_INPUT")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "[CANNOT_PARSE_TIMESTAMP] Text 'so\non' could not be parsed at index 0. Use `try_to_"
+            "timestamp` to tolerate invalid input string and return NULL instead. SQLSTATE: 22007",
+            "CANNOT_PARSE_TIMESTAMP",
+        ),
+        (
+            "[CANNOT_DECODE_URL] The provided URL cannot be decoded: %. SQLSTATE: 22546",
+            "CANNOT_DECODE_URL",
+        ),
+        ("[CANNOT_LOAD_FUNCTION_CLASS] Cannot load class f. SQLSTATE: 46103", None),
+        ("[INTERNAL_ERROR] A bug. SQLSTATE: XX000\n[X] caused by SQLSTATE: 22018", None),
+    ],
+)
+def test_a_value_that_a_function_cannot_read_is_a_records_failure(
+    text: str, reason: str | None
+) -> None:
+    """`to_timestamp(text, format)` has a condition that begins as those of the plan do."""
+    found = row_failure(text)
+    assert (None if found is None else found.reason) == reason
+
+
 @given(st.sets(st.integers(0, 99), max_size=8))
 def test_exactly_the_failing_records_are_found(bad: set[int]) -> None:
     """Over two partitions; a record of a partition is (offset // 50, offset % 50)."""

@@ -137,3 +137,14 @@ def test_a_reference_leaves_out_what_does_not_decode(
         rows = local_frame(spark, table._latest()).collect()
     assert [tuple(row) for row in rows] == [("a", 2)]
     assert "prices: 2 rows of topic t do not decode and are left out" in caplog.text
+
+
+def test_times_keep_their_microseconds(spark: SparkSession) -> None:
+    """On the way to a step that keeps state, and in topics; with a time zone and without."""
+    from kohort.spark.dataframes.columns import as_records, forwarded, taken_up
+
+    time = "'2026-01-02 03:04:05.123456'"
+    frame = spark.sql(f"SELECT TIMESTAMP_NTZ {time} AS local, TIMESTAMP {time} AS at")
+    assert taken_up(forwarded(frame), frame.schema).collect() == frame.collect()
+    (record,) = as_records(frame, ()).collect()
+    assert record.value.count("05.123456") == 2

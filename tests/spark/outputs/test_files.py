@@ -7,13 +7,15 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, StorageError
 from kohort.spark import to_delta, to_files, to_iceberg, to_outputs, to_table
 from kohort.spark.outputs import files
+from tests.known import fake
 from tests.spark.outputs.stream import Stream
 
 if TYPE_CHECKING:
@@ -62,6 +64,41 @@ def test_each_batch_once(stream: Stream, tmp_path: Path, monkeypatch: pytest.Mon
     stream.name, stream.checkpoint = "another", tmp_path / "another"
     with pytest.raises(Exception, match="belongs to query"):
         stream.run(stream.rows(), to_files(str(path)))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_move_that_was_cut_off_is_continued(spark: SparkSession, tmp_path: Path) -> None:
+    """Object stores move a directory file by file: what was moved stays, what was not follows."""
+    attempt, place = tmp_path / "_kohort" / "attempts" / "a", tmp_path / "kohort_batch=0"
+    for directory in (attempt / "k=0", attempt / "k=1", place / "k=1", place / "k=2"):
+        directory.mkdir(parents=True)
+    (attempt / "k=0" / "waits").write_text("whole")
+    (attempt / "k=1" / "cut").write_text("whole")
+    (place / "k=1" / "cut").write_text("wh")
+    (place / "k=2" / "moved").write_text("whole")
+    names = ("k=0/waits", "k=1/cut", "k=2/moved")
+    manifest = {"batch": 0, "attempt": "a", "files": [{"name": name} for name in names]}
+    files.Manifests(spark, str(tmp_path)).settle(manifest)
+    assert [(place / name).read_text() for name in names] == ["whole"] * 3
+    assert not attempt.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_move_that_is_refused_deletes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    manifests = files.Manifests(spark, str(tmp_path))
+    asked: list[str] = []
+    manifests._files = fake(
+        SimpleNamespace(
+            exists=lambda path: "attempts" in path.toString(),
+            rename=lambda *_: False,
+            delete=lambda *_: asked.append("delete"),
+        )
+    )
+    with pytest.raises(StorageError, match="Nothing was deleted"):
+        manifests.settle({"batch": 0, "attempt": "a", "files": []})
+    assert asked == []
 
 
 @pytest.mark.extended

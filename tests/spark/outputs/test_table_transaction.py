@@ -196,6 +196,28 @@ def test_a_column_deletes(url: str) -> None:
     query.close()
 
 
+def test_a_null_in_a_key_is_a_key(url: str) -> None:
+    """Spark groups by NULL, too; no unique index finds the row that the group has already."""
+    ddl = "CREATE TABLE t (k TEXT, m TEXT, n INTEGER, UNIQUE (k, m))"
+    query = Query(url, ["k", "m", "n", "gone"], ddl, key=("k", "m"), mode="upsert", deletes="gone")
+    assert query.commit(query.stage(("a", "x", 1, False), (None, "x", 3, False))) == ""
+    assert query.commit(query.stage((None, "x", 8, False), (None, None, 5, False))) == ""
+    assert set(query.rows("k, m, n")) == {("a", "x", 1), (None, "x", 8), (None, None, 5)}
+    assert query.commit(query.stage((None, None, 0, True), ("a", "x", 2, False))) == ""
+    assert set(query.rows("k, m, n")) == {("a", "x", 2), (None, "x", 8)}
+    with pytest.raises(ConstraintError, match="several rows"):
+        query.commit(query.stage((None, "x", 1, False)), query.stage((None, "x", 2, False)))
+    query.close()
+
+
+def test_a_duration_goes_to_postgresql_with_its_unit() -> None:
+    """The number alone counted as seconds in a column of type interval."""
+    second = datetime.timedelta(seconds=1)
+    batch = pa.record_batch({"d": pa.array([second, None], pa.duration("us"))})
+    lines = staging.copy_lines(batch, 7).to_pybytes().decode()
+    assert lines.splitlines() == ["1000000 microseconds\t7", "\\N\t7"]
+
+
 def test_replace_makes_the_batch_the_table(url: str) -> None:
     query = Query(url, ["k", "n"], COUNTS, mode="replace")
     query.commit(query.stage((1, 1), (2, 2)))

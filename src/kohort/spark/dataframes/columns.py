@@ -50,6 +50,10 @@ DEBEZIUM: Final = "debezium"
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"
 TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """How times are written into intermediate topics: to the microsecond, as Spark keeps them."""
+WRITTEN: Final = {
+    "timestampFormat": TIMES,
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 Transform = Callable[[DataFrame], DataFrame]
 
 
@@ -135,7 +139,7 @@ def as_records(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
     shown = visible(frame)
     if "value" in shown.columns and not key:
         return shown
-    value = F.to_json(F.struct(*map(quoted, shown.columns)), {"timestampFormat": TIMES})
+    value = F.to_json(F.struct(*map(quoted, shown.columns)), WRITTEN)
     if not key:
         return shown.select(value.alias("value"))
     first = F.col(quoted(key[0])).cast("string")
@@ -147,8 +151,7 @@ def forwarded(frame: DataFrame) -> DataFrame:
     """Rows as records of an intermediate topic, under the key of their input."""
     names = [c for c in frame.columns if c not in HIDDEN]
     key = F.col(f"{ORIGIN}.key") if ORIGIN in frame.columns else F.lit(None).cast("binary")
-    options = {"timestampFormat": TIMES}
-    value = F.to_json(F.struct(*map(quoted, names)), options)
+    value = F.to_json(F.struct(*map(quoted, names)), WRITTEN)
     return frame.select(key.alias("key"), value.alias("value"))
 
 

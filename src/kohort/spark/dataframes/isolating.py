@@ -29,6 +29,9 @@ _NOT_A_ROWS: Final = re.compile(
 )
 _PYTHON: Final = re.compile(r"^(?:(?P<module>[\w.]+)\.)?(?P<name>[A-Z]\w*): ?(?P<text>.*)$")
 _CONDITION: Final = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]+)\] (?P<text>.*)")
+_STATE: Final = re.compile(r"SQLSTATE: (?P<state>\w{5})")
+_DATA_EXCEPTION: Final = "22"
+"""The class of SQL states that stand for a bad value (ISO 9075)."""
 _HANDLER_ERRORS: Final = "kohort.retry.classify"
 
 
@@ -69,7 +72,11 @@ def row_failure(text: str) -> RowFailure | None:
     if raised is not None:
         return _of_python(raised["module"] or "", raised["name"], raised["text"])
     found = _CONDITION.search(text)
-    if found is None or found["name"].startswith(("INTERNAL", "CANNOT_", "UNRESOLVED")):
+    if found is None:
+        return None
+    state = _STATE.search(text, found.start())
+    bad_value = state is not None and state["state"].startswith(_DATA_EXCEPTION)
+    if found["name"].startswith(("INTERNAL", "CANNOT_", "UNRESOLVED")) and not bad_value:
         return None
     return RowFailure(True, found["name"], found["text"])
 

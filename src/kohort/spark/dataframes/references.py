@@ -4,7 +4,9 @@ Shell: a consumer.
 
 Rules:
 - Before a micro-batch is computed, everything that its references' topics hold by then is read
-  (committed records only). So rows produced before an input are visible to it.
+  (committed records only). So rows produced before an input are visible to it, also in partitions
+  that were added meanwhile.
+- A topic that was deleted and created again is read from its beginning; the old rows are dropped.
 - A later record of a key replaces the earlier one; a null value removes it. Records without a key
   are all kept, and the latest row of the reference's key columns wins.
 - A reference is bounded, and too many rows are an error: driver and every task hold it.
@@ -26,8 +28,9 @@ from pyspark.sql import functions as F
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.consumer import Consumer
-from kohort.errors import ConfigError, KafkaTimeoutError
+from kohort.errors import ConfigError, DataLossError, KafkaTimeoutError
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.offset_queries import TopicView
 from kohort.setting_keys import plain
 from kohort.spark.dataframes.graph import Reference
 from kohort.spark.formats import RowDecoder, RowFormat
@@ -56,7 +59,9 @@ class ReferenceTable:
         self.reference = reference
         self._decoder = None if rows is None else RowDecoder(rows)
         self._config = dict(config)
+        self._port: ClusterPort | None = None
         self._consumer: Consumer | None = None
+        self._topic_id = ""
         self._rows: dict[Key, tuple[bytes | None, bytes]] = {}
         self._bytes = 0
         self._frame: DataFrame | None = None
@@ -69,8 +74,14 @@ class ReferenceTable:
         return self._frame
 
     def close(self) -> None:
-        """Close the connection and forget the frame."""
+        """Close the connections and forget the frame."""
         self._frame = None
+        self._close_consumer()
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
+    def _close_consumer(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -78,11 +89,12 @@ class ReferenceTable:
     # Reading
 
     def _refresh(self) -> bool:
-        """Read to the present end; whether anything was there."""
-        consumer = self._open()
+        """Read to the present end; whether the rows may have changed."""
+        view = self._view()
+        changed, silent = self._drop_deleted(view), 0
+        consumer = self._open(view.partitions)
         partitions = list(consumer.assignment())
         ends = consumer.end_offsets(partitions)
-        changed, silent = False, 0
         while left := [tp for tp in partitions if consumer.position(tp) < ends[tp]]:
             page = consumer.poll(POLL_S)
             for record in page:
@@ -97,7 +109,36 @@ class ReferenceTable:
                 )
         return changed
 
-    def _open(self) -> Consumer:
+    def _view(self) -> TopicView:
+        """The topic as it is now. Raises DataLossError when it does not exist any more."""
+        if self._port is None:
+            self._port = ClusterPort(self._config)
+        topic = self.reference.topic
+        view = self._port.topics([topic]).get(topic)
+        if view is None:
+            raise DataLossError(
+                f"reference {self.reference.name}: topic {topic} was deleted. Create it again, or "
+                "take the reference out of the pipeline"
+            )
+        return view
+
+    def _drop_deleted(self, view: TopicView) -> bool:
+        """Forget the rows of a topic that was created again; whether there was one."""
+        before, self._topic_id = self._topic_id, view.topic_id
+        if not before or before == view.topic_id:
+            return False
+        log.warning(
+            "reference %s: topic %s was deleted and created again; it is read from its beginning",
+            self.reference.name,
+            self.reference.topic,
+        )
+        self._rows.clear()
+        self._bytes = 0
+        self._close_consumer()
+        return True
+
+    def _open(self, count: int) -> Consumer:
+        """The consumer, with all partitions; those that were read keep their positions."""
         if self._consumer is None:
             ours: dict[str, Any] = {
                 "enable_auto_commit": False,
@@ -105,19 +146,12 @@ class ReferenceTable:
                 "isolation_level": "read_committed",
                 "allow_auto_create_topics": False,
             }
-            count = self._partitions()
             rest = {k: v for k, v in self._config.items() if plain(k) not in ours}
-            consumer = Consumer(config=ConsumerConfig.from_mapping({**rest, **ours}))
-            consumer.assign([TopicPartition(self.reference.topic, p) for p in range(count)])
-            self._consumer = consumer
+            self._consumer = Consumer(config=ConsumerConfig.from_mapping({**rest, **ours}))
+        if len(self._consumer.assignment()) != count:
+            topic = self.reference.topic
+            self._consumer.assign([TopicPartition(topic, p) for p in range(count)])
         return self._consumer
-
-    def _partitions(self) -> int:
-        port = ClusterPort(self._config)
-        try:
-            return port.topics()[self.reference.topic].partitions
-        finally:
-            port.close()
 
     def _take(self, at: Key, key: bytes | None, value: bytes | None) -> None:
         old = self._rows.pop(at, None)

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, StorageError
 from kohort.spark.outputs.fence import Batch, Fence
 
 if TYPE_CHECKING:
@@ -172,6 +172,27 @@ class Manifests:
     def settle(self, manifest: Mapping[str, Any]) -> None:
         """Move a committed batch to its place, unless it is there; remove all other attempts."""
         attempt = self._jvm.Path(self.attempt(manifest["attempt"]))
+        place = self._at(f"{BATCH}={manifest['batch']}")
         if self._files.exists(attempt):
-            self._files.rename(attempt, self._at(f"{BATCH}={manifest['batch']}"))
+            if self._files.exists(place):  # a move that is not atomic was cut off
+                self._move_each(manifest, attempt, place)
+            else:
+                self._move(attempt, place)
         self._files.delete(self._at(DIRECTORY, "attempts"), True)
+
+    def _move_each(self, manifest: Mapping[str, Any], attempt: Any, place: Any) -> None:
+        """Move what a cut-off move has left behind: each file is at one of the two, or at both."""
+        for file in manifest["files"]:
+            source, target = (self._jvm.Path(at, file["name"]) for at in (attempt, place))
+            if self._files.exists(source):
+                self._files.delete(target, False)
+                self._files.mkdirs(target.getParent())
+                self._move(source, target)
+
+    def _move(self, source: Any, target: Any) -> None:
+        """Raises StorageError where the file system refuses: nothing is deleted then."""
+        if not self._files.rename(source, target):
+            raise StorageError(
+                f"{source.toString()} could not be moved to {target.toString()}: the file system "
+                "refused it. Nothing was deleted; the next run moves it"
+            )

@@ -8,6 +8,7 @@ Rules:
   in a circle.
 - A row that the database refuses is found by halving a numbered copy of the rows that count
   (`suspects`), so that nothing is paid for it while no constraint breaks.
+- A NULL in a key is a value as in Spark's `groupBy`: a row replaces the one with the same NULLs.
 - Of several rows with one key in one batch, the greatest in `order` wins. Without `order` they are
   refused: after a shuffle there is no other order that a replay would repeat.
 """
@@ -172,6 +173,31 @@ class Merge:
             f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {self._latest(attempts)} AS s "
             f"WHERE s.{quote(output.deletes)} AND {same})"
         )
+
+    def null_keys(self, attempts: Sequence[int]) -> str | None:
+        """One staged row with a NULL in its key, if there is one; None without an upsert."""
+        if self.output.mode != UPSERT:
+            return None
+        return (
+            f"SELECT 1 FROM {self.stage} AS s WHERE {_among(attempts)} "
+            f"AND ({self._lacks_key('s')}) LIMIT 1"
+        )
+
+    def delete_null_keys(self, attempts: Sequence[int]) -> str:
+        """Take out the rows of the table that staged rows with a NULL in their key replace or
+        delete: for a unique index no two NULLs are equal, so that neither would find them."""
+        table = quote(self.output.table)
+        same = " AND ".join(
+            f"(s.{k} = {table}.{k} OR (s.{k} IS NULL AND {table}.{k} IS NULL))"
+            for k in map(quote, self.output.key)
+        )
+        return (
+            f"DELETE FROM {table} WHERE ({self._lacks_key(table)}) AND "
+            f"EXISTS (SELECT 1 FROM {self._latest(attempts)} AS s WHERE {same})"
+        )
+
+    def _lacks_key(self, rows: str) -> str:
+        return " OR ".join(f"{rows}.{quote(k)} IS NULL" for k in self.output.key)
 
     def insert(self, attempts: Sequence[int]) -> str:
         """Insert or update everything that the batch has."""

@@ -203,7 +203,8 @@ def _escaped(column: pa.Array) -> pa.Array:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    """Bytes as hexadecimal digits, nested values as JSON; other types as they are."""
+    """Bytes as hexadecimal digits, nested values as JSON, durations with their unit; other types
+    as they are."""
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.array([None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()])
@@ -211,6 +212,9 @@ def _as_text(column: pa.Array) -> pa.Array:
         return _as_json(column)
     if pa.types.is_decimal(kind) or pa.types.is_dictionary(kind):
         return column.cast(pa.string())
+    if pa.types.is_duration(kind):  # without its unit an interval takes the number for seconds
+        number = column.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
+        return pc.binary_join_element_wise(number, "microseconds", " ")
     return column
 
 

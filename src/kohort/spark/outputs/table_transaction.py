@@ -357,10 +357,14 @@ class BatchStore:
         attempts = list(staged)
         if not merge.loads_all:
             self._check_staged(cursor, merge, staged)
-        if not (self.refuses_doubled and merge.updates):
+        lacking = merge.null_keys(attempts)
+        null_keys = lacking is not None and bool(cursor.query(lacking))
+        if null_keys or not (self.refuses_doubled and merge.updates):
             self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
+        if null_keys:
+            cursor.execute(merge.delete_null_keys(attempts))
         rejected = [r for r in written.rejected if r.output == output.name]
         read = sum(staged.values()) + len(rejected)
         loaded, refused = self._load(cursor, merge, attempts)
