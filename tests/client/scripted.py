@@ -59,6 +59,7 @@ class ScriptedCluster:
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     brokers: list[ScriptedBroker] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
+    controller_id: int = 0
 
     def metadata(self, request: Any, call: Call) -> MetadataResponse:
         names = sorted(self.topics) if request.topics is None else [t.name for t in request.topics]
@@ -69,7 +70,10 @@ class ScriptedCluster:
             if not b.stopped
         ]
         return MetadataResponse(
-            brokers=nodes, cluster_id="scripted", controller_id=0, topics=topics
+            brokers=nodes,
+            cluster_id="scripted",
+            controller_id=self.controller_id,
+            topics=topics,
         )
 
     def topic(self, name: str) -> MetadataResponseTopic:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,8 +27,13 @@ from kohort.errors import (
     GroupError,
     UsageError,
 )
+from kohort.wire.messages.create_partitions_response import (
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
 from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
-from tests.client.scripted import CLOSE
+from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
+from tests.client.scripted import CLOSE, ScriptedBroker
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S, until
 
@@ -292,6 +298,74 @@ def test_a_mutation_that_was_refused_for_now_is_tried_again(broker):
     )
     with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
         assert admin.create_topics(["t"])["t"].partition_count == 1
+
+
+def test_a_controller_that_has_moved_is_looked_for(broker):
+    """Without KRaft a broker that was the controller refuses, and nobody forwards."""
+    new = ScriptedBroker(broker.cluster, 1)
+
+    def moved(request, call):
+        broker.cluster.controller_id = 1
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=41)])
+
+    broker.answers["CreateTopicsRequest"] = moved
+    new.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[CreatableTopicResult(name="t", num_partitions=1)]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        assert admin.create_topics(["t"], timeout_s=PATIENCE_S)["t"].partition_count == 1
+
+
+def test_only_what_was_throttled_is_asked_for_again(broker):
+    """KIP-599 (THROTTLING_QUOTA_EXCEEDED, 89): the first are done, and would be errors now."""
+    asked: list[list[str]] = []
+
+    def codes(names):
+        asked.append(list(names))
+        return [(name, 89 if n else 0) for n, name in enumerate(asked[-1])]
+
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(name=name, error_code=code)
+            for name, code in codes(t.name for t in r.topics)
+        ]
+    )
+    broker.answers["CreatePartitionsRequest"] = lambda r, call: CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=name, error_code=code)
+            for name, code in codes(t.name for t in r.topics)
+        ]
+    )
+    broker.answers["DeleteTopicsRequest"] = lambda r, call: DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(name=name, error_code=code)
+            for name, code in codes(t.name for t in r.topics)
+        ]
+    )
+    names = ["a", "b", "c"]
+    broker.cluster.topics.update((name, {0: (0, 1)}) for name in names)
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        assert sorted(admin.create_topics(names)) == names
+        admin.create_partitions(dict.fromkeys(names, 2))
+        admin.delete_topics(names)
+    assert asked == 3 * [["a", "b", "c"], ["b", "c"], ["c"]]
+
+
+def test_calls_of_several_threads_wait_for_their_own_topics(cluster, monkeypatch):
+    """Each watched its topics in place of the other's: a partition was said not to exist."""
+    for name in ("mine", "theirs"):
+        cluster.create_topic(name, partitions=1)
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin, ThreadPoolExecutor(2) as pool:
+        meeting, refresh = threading.Barrier(2), admin._refresh
+
+        def after_both_watch(deadline_ms):
+            meeting.wait(PATIENCE_S)
+            return refresh(deadline_ms)
+
+        monkeypatch.setattr(admin, "_refresh", after_both_watch)
+        asked = [{TopicPartition(name, 0): "latest"} for name in ("mine", "theirs")]
+        for partitions, found in zip(asked, pool.map(admin.list_offsets, asked), strict=True):
+            assert found.keys() == partitions.keys()
 
 
 def test_what_is_refused_for_long_is_told_once_while_it_is_tried_on(broker, monkeypatch, caplog):

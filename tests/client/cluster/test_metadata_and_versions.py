@@ -155,9 +155,34 @@ def test_failures_and_missing_leaders_back_off():
     s.ask_soon(320)  # a second hint does not push it away
     assert s.next_deadline() == 410
     assert s.tick(410)
-    s.ask_soon(411)
+    s.ask_soon(411)  # the answer under way may be too old
     s.answered(True, 420)
-    assert s.tick(420)
+    assert not s.tick(420)
+    assert s.tick(520)
+
+
+def test_hints_that_each_answer_gives_again_back_off():
+    """A listener that misses a leader gives its hint while the next request is under way: a
+    request for each round trip, for as long as the leader is missing.
+    """
+    s, now_ms = schedule(), 0
+    s.ask(now_ms)
+    while now_ms < 10_000:
+        assert s.tick(now_ms)
+        s.ask_soon(now_ms + 1)
+        s.answered(False, now_ms + 2)
+        now_ms = known(s.next_deadline())
+    assert s.sent < 40
+
+
+def test_a_hint_meanwhile_does_not_push_a_wish_away():
+    s = schedule()
+    s.ask(0)
+    assert s.tick(0)
+    s.ask_soon(1)
+    assert s.ask(2) == 2
+    s.answered(False, 3)
+    assert s.tick(3)
 
 
 def answer(epoch: int = 1, leader: int = 1, error: int = 0, topic_id: bytes = b"i" * 16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import time
@@ -126,6 +127,33 @@ def test_the_record_with_which_an_iteration_is_left_is_open(world: World, iterat
     reading.call("close", 20)
     reader = iterating(group_id=group)
     assert reader.call("committed", [(topic, 0)])[topic, 0].offset == 2
+
+
+@pytest.mark.parametrize("how", ["break", "error"])
+def test_an_async_for_that_is_left_commits_what_was_dealt_with(world: World, how: str) -> None:
+    """C4: asyncio closes its generator later, when the consumer may be closed already."""
+    topic, group = world.topic(1, records=30), world.group()
+    settings: dict[str, Any] = {
+        "bootstrap_servers": world.cluster.bootstrap,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+    }
+
+    async def read() -> None:
+        async with AsyncConsumer(**settings) as consumer:
+            await consumer.assign([(topic, 0)])
+            seen = 0
+            async for _ in consumer:
+                seen += 1
+                if seen == 3 and how == "break":
+                    break
+                if seen == 3:
+                    raise LookupError
+
+    with contextlib.suppress(LookupError):
+        asyncio.run(read())
+    with Consumer(**settings) as reader:
+        assert reader.committed([(topic, 0)])[topic, 0].offset == 2
 
 
 def test_each_record_of_an_iteration_counts_as_a_poll(world: World, iterating) -> None:

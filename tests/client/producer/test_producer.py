@@ -227,6 +227,20 @@ def test_close_flushes_and_reports(producer, topic):
         q.send("t", b"v", partition=0)
 
 
+def test_a_producer_that_two_threads_close_is_closed_once(producer, topic, monkeypatch):
+    """The network thread is that of all clients: it ended under the others."""
+    p, other = producer(), producer()
+    meeting = threading.Barrier(2)
+    monkeypatch.setattr(p, "flush", lambda *_: meeting.wait(PATIENCE_S))
+    closers = [threading.Thread(target=p.close) for _ in range(2)]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(PATIENCE_S)
+    assert p._core.closed
+    assert other.send("t", b"v", partition=0).result(PATIENCE_S).offset == 0
+
+
 def test_an_error_in_the_with_block_is_not_hidden(producer, topic, broker):
     broker.answers["ProduceRequest"] = lambda r, call: None
     futures = []

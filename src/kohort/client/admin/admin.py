@@ -120,21 +120,24 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         """
         new_topics = [_new_topic(topic) for topic in arguments.several(topics, "create_topics")]
         deadline_ms = self._deadline(timeout_s)
-        request = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in new_topics],
-            timeout_ms=self.config.request_timeout_ms,
-            validate_only=validate_only,
-        )
+        created: dict[str, TopicListing] = {}
 
         def attempt() -> dict[str, TopicListing]:
+            request = CreateTopicsRequest(
+                topics=[_creatable(topic) for topic in new_topics if topic.name not in created],
+                timeout_ms=self.config.request_timeout_ms,
+                validate_only=validate_only,
+            )
             answer = self._on_controller(CreateTopicsResponse, request, deadline_ms)
+            created.update(
+                (t.name, TopicListing(t.name, t.topic_id, False, t.num_partitions))
+                for t in answer.topics
+                if not t.error_code
+            )
             raise_failed(
                 "creating topic", {t.name: (t.error_code, t.error_message) for t in answer.topics}
             )
-            return {
-                t.name: TopicListing(t.name, t.topic_id, False, t.num_partitions)
-                for t in answer.topics
-            }
+            return created
 
         return self._until(deadline_ms, attempt, mutates=True)
 
@@ -142,17 +145,20 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         """Delete topics with their records. Raises BrokerError when one was refused."""
         topics, deadline_ms = arguments.names(names, "delete_topics"), self._deadline(timeout_s)
         wait_ms = self.config.request_timeout_ms
+        deleted: set[str] = set()
 
         def build(version: int) -> Message:
+            left = [name for name in topics if name not in deleted]
             if version >= 6:  # KIP-516
-                states = [DeleteTopicState(name=name) for name in topics]
+                states = [DeleteTopicState(name=name) for name in left]
                 return DeleteTopicsRequest(topics=states, timeout_ms=wait_ms)
-            return DeleteTopicsRequest(topic_names=topics, timeout_ms=wait_ms)
+            return DeleteTopicsRequest(topic_names=left, timeout_ms=wait_ms)
 
         def attempt() -> None:
             answer = self._ask(
                 DeleteTopicsResponse, ANY, Versioned(DeleteTopicsRequest, build), deadline_ms
             )
+            deleted.update(t.name or "" for t in answer.responses if not t.error_code)
             raise_failed(
                 "deleting topic",
                 {t.name or "": (t.error_code, t.error_message) for t in answer.responses},
@@ -174,16 +180,19 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             arguments.whole_number(count, f"create_partitions(): the partitions of {name!r}", 1)
             arguments.name(name, "create_partitions(): the topic")
         deadline_ms = self._deadline(timeout_s)
-        request = CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsTopic(name=name, count=count, assignments=None)
-                for name, count in counts.items()
-            ],
-            timeout_ms=self.config.request_timeout_ms,
-        )
+        grown: set[str] = set()
 
         def attempt() -> None:
+            request = CreatePartitionsRequest(
+                topics=[
+                    CreatePartitionsTopic(name=name, count=count, assignments=None)
+                    for name, count in counts.items()
+                    if name not in grown
+                ],
+                timeout_ms=self.config.request_timeout_ms,
+            )
             answer = self._on_controller(CreatePartitionsResponse, request, deadline_ms)
+            grown.update(t.name for t in answer.results if not t.error_code)
             raise_failed(
                 "adding partitions to topic",
                 {t.name: (t.error_code, t.error_message) for t in answer.results},

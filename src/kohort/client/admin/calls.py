@@ -11,6 +11,8 @@ Shell: threads (waiting), randomness (jitter).
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -69,6 +71,9 @@ class AdminCalls(Observed):
     ) -> None:
         self.config = AdminConfig.settled(config, settings)
         self._closed = False
+        self._described: Counter[str] = Counter()
+        """The topics that calls under way need, on any thread."""
+        self._described_lock = threading.Lock()
         credentials = Credentials(self.config)  # refuses first what would leave the thread behind
         self._thread = NetworkThread.shared()
         self._cluster = ClusterClient(
@@ -176,6 +181,17 @@ class AdminCalls(Observed):
         )
         return future.result()
 
+    def _metadata_of(self, topics: set[str], deadline_ms: int) -> ClusterMetadata:
+        """Fresh metadata of these topics, and of those that calls on other threads wait for."""
+        with self._described_lock:
+            self._described.update(topics)
+            self._thread.call(self._cluster.watch_topics, set(self._described)).result()
+        try:
+            return self._refresh(deadline_ms)
+        finally:
+            with self._described_lock:
+                self._described -= Counter(topics)
+
     # -- again
 
     def _until(self, deadline_ms: int, attempt: Callable[[], T], *, mutates: bool = False) -> T:
@@ -191,6 +207,8 @@ class AdminCalls(Observed):
             try:
                 return attempt()
             except KohortError as error:
+                if isinstance(error, BrokerError) and error.code == ErrorCode.NOT_CONTROLLER:
+                    self._thread.call(self._cluster.refresh_soon)
                 lost = isinstance(error, ConnectionFailedError | KafkaTimeoutError)
                 if not error.retriable or (mutates and lost):
                     raise
@@ -246,9 +264,7 @@ class AdminCalls(Observed):
         With `partial`, those without a leader and those that are not there are left out.
         """
         tps = list(partitions)
-        names = {tp.topic for tp in tps}
-        self._thread.call(self._cluster.watch_topics, names).result()
-        metadata = self._refresh(deadline_ms)
+        metadata = self._metadata_of({tp.topic for tp in tps}, deadline_ms)
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in tps:
             if partial and metadata.leader(*tp) < 0:

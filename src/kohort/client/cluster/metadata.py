@@ -219,6 +219,8 @@ class MetadataSchedule:
         self._in_flight = False
         self._due_ms: int | None = None
         self._again_at_once = False
+        self._hinted = False
+        """A hint came while a request was under way."""
 
     def watch(self, topics: Watched, now_ms: int) -> bool:
         """Replace the watched topics; True when one is new, which is asked for at once."""
@@ -248,7 +250,7 @@ class MetadataSchedule:
             due_ms = now_ms + self._hints.failed()
             self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
         elif self._in_flight:
-            self._again_at_once = True
+            self._hinted = True
 
     def next_deadline(self) -> int | None:
         """When to call `tick` next."""
@@ -259,6 +261,7 @@ class MetadataSchedule:
         if self._in_flight or self._due_ms is None or now_ms < self._due_ms:
             return False
         self._in_flight, self._again_at_once, self._due_ms = True, False, None
+        self._hinted = False
         self.sent += 1
         return True
 
@@ -277,6 +280,9 @@ class MetadataSchedule:
             self._due_ms = now_ms + self._max_age_ms
         else:
             self._due_ms = now_ms + self._backoff.failed()
+        if self._hinted:  # its answer may be older than what the hint is about
+            self._hinted = False
+            self.ask_soon(now_ms)
 
     def failed(self, now_ms: int) -> None:
         """No answer came."""

@@ -123,6 +123,7 @@ class ConsumerBase(Observed):
             raise
         self._closed_before = CloseReport(True, True, ())
         """What another `close` reports."""
+        self._released = False
         self._watched: Callable[[], object] | None = None
         if network is None:
             self._watched = watch_over(self, self._network, end_consumer(self._core)).detach
@@ -428,7 +429,9 @@ class ConsumerBase(Observed):
         if not core.closed:
             core.post(core.shut, ClosedError(INTERRUPTED))
         self._unwatch()
-        self._network.release()
+        released, self._released = self._released, True
+        if not released:  # a signal handler may close a consumer that is being closed
+            self._network.release()
 
     def _unwatch(self) -> None:
         if self._watched is not None:

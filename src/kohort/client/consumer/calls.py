@@ -394,6 +394,7 @@ class ConsumerCalls:
         until_ms = core.loop.now_ms() + timeout_ms
         self._deaf, committed, left = True, True, True
         failure: BaseException | None = None
+        core.reader.leave_piece()
         if dealt_with:
             core.reader.acknowledge(core.loop.now_ms())
         try:

@@ -223,6 +223,14 @@ class FetchReader:
             finally:
                 self._lock.release()
 
+    def leave_piece(self) -> None:
+        """End the piece of an iteration that was left and not closed: its last record is open.
+
+        asyncio closes an async generator that a `break` has left only some time later.
+        """
+        if self._piece is not None:
+            self.end_piece(self._piece, dealt_with=False)
+
     def _settle(self) -> None:
         """End the piece that an iteration has left."""
         if self._piece is not None:

@@ -85,6 +85,7 @@ class ProducerCore:
         self.lock = Guard()
         self.routes: dict[str, Route] = {}
         self.closed = False
+        self._released = False
         self._topic_errors: dict[str, int] = {}
         self._topics: frozenset[str] = frozenset()
         self._accumulator = Accumulator(config)
@@ -568,6 +569,13 @@ class ProducerCore:
         self._complete(outcomes)
         for future in waiting:
             future.set_result(None)
+
+    def release_thread(self) -> None:
+        """Let the network thread go, once: two threads or tasks may close one producer."""
+        with self.lock:
+            released, self._released = self._released, True
+        if not released:
+            self.thread.release()
 
 
 def _event_of(outcome: Outcome) -> BatchStored | BatchFailed:

@@ -204,7 +204,7 @@ class Producer(Front, Transacting, _Begun):
             thread.call(self._core.shut_down).wait(5)
         self._core.closed = True
         self._watched.detach()
-        thread.release()
+        self._core.release_thread()
 
     def _carried_out(self, steps: bulk.Filling[T], topic: str) -> T:
         core = self._core
@@ -346,7 +346,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
             await thread.call(self._core.shut_down)
         self._core.closed = True
         self._watched.detach()
-        thread.release()
+        self._core.release_thread()
 
 
 def _no_outcome(left: int, batches: int, timeout_s: float | None) -> KafkaTimeoutError:
