@@ -36,7 +36,7 @@ from kohort.wire.messages.produce_response import (
 )
 from tests.client.scripted import CLOSE, Log, ScriptedBroker
 from tests.known import known
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 class Topic:
@@ -239,6 +239,22 @@ def test_a_producer_that_two_threads_close_is_closed_once(producer, topic, monke
         closer.join(PATIENCE_S)
     assert p._core.closed
     assert other.send("t", b"v", partition=0).result(PATIENCE_S).offset == 0
+
+
+def test_an_answer_is_known_by_the_id_that_was_sent(producer, topic, broker):
+    """KIP-516: metadata may have lost the topic meanwhile; the record counted as not stored."""
+    p = producer()
+    p.send("t", b"0", partition=0).result(PATIENCE_S)
+    held: queue.SimpleQueue = queue.SimpleQueue()
+    broker.answers["ProduceRequest"] = lambda request, call: held.put((request, call))
+    future = p.send("t", b"1", partition=0)
+    request, call = held.get(timeout=PATIENCE_S)
+    broker.cluster.errors["t"] = 3  # a broker that is behind does not know it
+    core = p._core
+    core.thread.call(core._cluster.refresh_soon).wait(PATIENCE_S)
+    until(lambda: "t" not in core._cluster.metadata.topics)
+    call.answer(topic.produce(request, call))
+    assert future.result(PATIENCE_S).offset == 1
 
 
 def test_an_error_in_the_with_block_is_not_hidden(producer, topic, broker):

@@ -12,6 +12,7 @@ Shell: threads.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
@@ -88,6 +89,8 @@ class ProducerCore:
         self._released = False
         self._topic_errors: dict[str, int] = {}
         self._topics: frozenset[str] = frozenset()
+        self._topic_ids: dict[str, bytes] = {}
+        """The ids that topics had last, also while the metadata lacks them."""
         self._accumulator = Accumulator(config)
         custom = config.partitioner
         self.custom = None if isinstance(custom, str) else custom
@@ -364,6 +367,7 @@ class ProducerCore:
             for name, topic in metadata.topics.items():
                 if name not in self._topics:
                     continue  # given up meanwhile: the next answer does not name its leaders
+                self._topic_ids[name] = topic.topic_id
                 count = max(topic.partitions, default=-1) + 1
                 available = [
                     p for p in sorted(topic.partitions) if metadata.leader(name, p) >= 0
@@ -431,21 +435,24 @@ class ProducerCore:
     def _send(self, plan: ProducePlan, error: KohortError | None) -> None:
         """The turn of a request has come; with `error` it cannot be built."""
         if error is not None:
-            self._loop.call_soon(self._answered, plan, error)
+            self._loop.call_soon(self._answered, plan, error, {})
             return
         tx = self.transactional
+        sent: dict[bytes, str] = {}  # the request's topics by their ids
         self._cluster.request(
             plan.node_id,
             Versioned(
-                ProduceRequest, lambda _: self._leaving(plan), at_most=tx and tx.produce_at_most
+                ProduceRequest,
+                lambda _: self._leaving(plan, sent),
+                at_most=tx and tx.produce_at_most,
             ),
-            lambda answer: self._answered(plan, answer),
+            lambda answer: self._answered(plan, answer, sent),
             timeout_ms=self._wait_ms(plan),
             kind="produce",
             answered=int(self.config.acks) != 0,
         )
 
-    def _leaving(self, plan: ProducePlan) -> ProduceRequest | None:
+    def _leaving(self, plan: ProducePlan, sent: dict[bytes, str]) -> ProduceRequest | None:
         """The request as it leaves, which may be long after its turn: a connection may have to be
         opened first. None: by now all of its batches wait behind others of their partitions.
         """
@@ -459,24 +466,27 @@ class ProducerCore:
         fresh = tuple(now_ms - b.created_ms for b in plan.batches if b.attempts == 1)
         records = sum(batch.count for batch in plan.batches)
         self.events.emit(ProduceSent(plan.node_id, records, fresh))
-        return produce_request(
+        request = produce_request(
             plan.batches,
-            self._cluster.metadata,
+            self._topic_ids,
             int(self.config.acks),
             self._wait_ms(plan),
             tx and tx.transactional_id,
         )
+        sent.update((data.topic_id, data.name) for data in request.topic_data)
+        return request
 
     def _wait_ms(self, plan: ProducePlan) -> int:
         """How long its answer may take."""
         return max(1, min(self.config.request_timeout_ms, plan.deadline_ms - self._loop.now_ms()))
 
-    def _answered(self, plan: ProducePlan, answer: Message | KohortError) -> None:
+    def _answered(
+        self, plan: ProducePlan, answer: Message | KohortError, sent: Mapping[bytes, str]
+    ) -> None:
         now_ms = self._loop.now_ms()
-        metadata = self._cluster.metadata
         with self.lock:
             if isinstance(answer, ProduceResponse):
-                answers = answers_in(answer, plan.batches, metadata)
+                answers = answers_in(answer, plan.batches, sent)
                 outcomes = self._sender.answered(plan, answers, now_ms)
                 troubled = any(a is None or a.code for a in answers)
             elif isinstance(answer, KohortError):
@@ -487,7 +497,7 @@ class ProducerCore:
                 troubled = False
         if isinstance(answer, ProduceResponse) and troubled:
             nodes = nodes_in(answer)
-            for topic, partition, leader, epoch in leader_hints(answer, metadata):
+            for topic, partition, leader, epoch in leader_hints(answer, sent):
                 self._cluster.leader_hint(topic, partition, leader, epoch, nodes)
         if troubled:
             self._cluster.refresh_soon()

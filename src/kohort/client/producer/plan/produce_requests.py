@@ -2,18 +2,19 @@
 
 Rules:
 - A request carries one batch a partition (as every version since 3 demands).
-- Topics are named up to version 12, and have ids from 13 on (KIP-516); both are filled in.
+- Topics are named up to version 12, and have ids from 13 on (KIP-516); both are filled in. An
+  answer is matched by the ids that were sent: metadata may have lost the topic meanwhile.
 - A batch is built once. When only its identity changes (producer id, epoch, sequence), the header
   is rewritten with a new CRC, because the records may be compressed and their builder is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
-from kohort.client.cluster.metadata import ClusterMetadata, Node
+from kohort.client.cluster.metadata import Node
 from kohort.client.producer.plan.accumulator import Batch
 from kohort.client.producer.plan.sender import Answer
 from kohort.records import BatchBuilder, crc32c
@@ -75,7 +76,7 @@ def seal(batch: Batch, *, transactional: bool = False) -> bool:
 
 def produce_request(
     batches: Sequence[Batch],
-    metadata: ClusterMetadata,
+    topic_ids: Mapping[str, bytes],
     acks: int,
     timeout_ms: int,
     transactional_id: str | None = None,
@@ -86,8 +87,7 @@ def produce_request(
         name = batch.queue.topic
         data = topics.get(name)
         if data is None:
-            known = metadata.topics.get(name)
-            topic_id = ZERO_UUID if known is None else known.topic_id
+            topic_id = topic_ids.get(name, ZERO_UUID)
             data = topics[name] = TopicProduceData(name=name, topic_id=topic_id)
         data.partition_data.append(
             PartitionProduceData(index=batch.queue.partition, records=batch.payload)
@@ -101,12 +101,16 @@ def produce_request(
 
 
 def answers_in(
-    response: ProduceResponse, batches: Sequence[Batch], metadata: ClusterMetadata
+    response: ProduceResponse, batches: Sequence[Batch], names: Mapping[bytes, str]
 ) -> list[Answer | None]:
-    """The answer for each batch of the request, in order; None where the broker left one out."""
+    """The answer for each batch of the request, in order; None where the broker left one out.
+
+    Args:
+        names: the topics of the request by the ids that were sent.
+    """
     by_partition: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
-        name = topic.name or metadata.names_by_id.get(topic.topic_id, "")
+        name = topic.name or names.get(topic.topic_id, "")
         for partition in topic.partition_responses:
             by_partition[name, partition.index] = partition
     answers: list[Answer | None] = []
@@ -125,12 +129,12 @@ def answers_in(
 
 
 def leader_hints(
-    response: ProduceResponse, metadata: ClusterMetadata
+    response: ProduceResponse, names: Mapping[bytes, str]
 ) -> list[tuple[str, int, int, int]]:
     """(topic, partition, leader, epoch) where the broker named a newer leader (KIP-951)."""
     return [
         (
-            topic.name or metadata.names_by_id.get(topic.topic_id, ""),
+            topic.name or names.get(topic.topic_id, ""),
             partition.index,
             partition.current_leader.leader_id,
             partition.current_leader.leader_epoch,
