@@ -611,6 +611,16 @@ def test_a_row_of_an_aborted_transaction_is_noticed() -> None:
     assert broken.value.code == "SY9"
 
 
+def test_the_latest_value_of_a_key_is_that_of_the_highest_offset() -> None:
+    """SY9: a process that was started later may be fenced by one that began later (73007634)."""
+    later = Sent("a/2", 4, T0, b"0002", b"k", 0, Fate.DONE, 5)
+    first = Sent("a/1", 15, T0, b"0001", b"k", 1, Fate.DONE, 33)
+    history = History([later, first], [Transaction(name, Fate.DONE) for name in ("a/2", "a/1")])
+    check(history, _final(Stored(33, b"k", b"0001"), partition=T0))
+    with pytest.raises(Violation, match="b'0001' was acknowledged; the latest value is b'0002'"):
+        check(history, _final(Stored(5, b"k", b"0002"), partition=T0))
+
+
 def test_names_cannot_be_synced_either_when_a_disk_fails() -> None:
     files = SimFiles()
     files.make_dir("d")

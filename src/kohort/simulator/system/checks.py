@@ -263,22 +263,27 @@ def _commits(history: History, final: Final) -> None:
 
 
 def _compacted(history: History, final: Final) -> None:
-    latest: dict[bytes, bytes] = {}
+    """By offsets: of two processes with one transactional id, the one that was started later may
+    have begun first, and its values rise no further then.
+    """
+    latest: dict[bytes, Stored] = {}
     for partition, records in final.committed.items():
         if partition.topic == TABLE:
-            for record in records:
-                latest[record.key or b""] = record.value or b""
-    known: dict[bytes, bytes] = {}
+            latest.update((record.key or b"", record) for record in records)
+    known: dict[bytes, Sent] = {}
     for sent in history.sent:
         decided = sent if sent.transaction is None else history.transactions[sent.transaction]
         if sent.partition.topic == TABLE and decided.fate is Fate.DONE:
             key = sent.key or b""
-            known[key] = max(known.get(key, b""), sent.value)
-    for key, value in known.items():
-        if latest.get(key, b"") < value:
+            if key not in known or known[key].offset < sent.offset:
+                known[key] = sent
+    for key, sent in known.items():
+        found = latest.get(key)
+        if found is None or found.offset < sent.offset:
             raise Violation(
                 "SY9",
-                f"key {key!r}: {value!r} was acknowledged; the latest value is {latest.get(key)!r}",
+                f"key {key!r}: {sent.value!r} was acknowledged; the latest value is "
+                f"{None if found is None else found.value!r}",
             )
 
 
