@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import socket
 import struct
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -455,6 +457,32 @@ def test_a_name_is_resolved_off_the_loop_and_each_address_is_tried(lt, monkeypat
     lt.do(lt.loop.connect, "kohort.invalid", listener.port, client, max_frame_bytes=100)
     client.next("connected")
     assert asked.get(timeout=PATIENCE_S) is False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse when a queue is full")
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(lt, monkeypatch):
+    """A name with a dead first address was never reached, however often it was tried."""
+    server = Recorder()
+    listener = lt.do(lt.loop.listen, "127.0.0.1", 0, lambda c: server, max_frame_bytes=100)
+    family = socket.AF_INET
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, ExitStack() as stack:
+        dead = silent.getsockname()
+        for _ in range(3):  # its queue is full: the kernel drops what comes
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(dead)
+
+        def two_addresses(host, port, type):
+            return [(family, type, 6, "", at) for at in (dead, ("127.0.0.1", port))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
+        client = Recorder()
+        lt.do(
+            lambda: lt.loop.connect(
+                "kohort.invalid", listener.port, client, max_frame_bytes=100, timeout_ms=2_000
+            )
+        )
+        client.next("connected")
 
 
 def test_a_name_that_does_not_resolve_says_so(lt, monkeypatch):

@@ -130,6 +130,7 @@ class Connection:
     """A framed stream on a loop. Made by `Loop.connect` and by a `Listener`."""
 
     __slots__ = (
+        "_address_timer",
         "_addresses",
         "_deadline",
         "_dirty",
@@ -149,6 +150,7 @@ class Connection:
         "_paused",
         "_rest",
         "_transport",
+        "_until_ms",
         "id",
         "is_closed",
         "is_connected",
@@ -194,6 +196,8 @@ class Connection:
         self._low = 1  # bytes that make the stream readable
         self._rest: memoryview | None = None  # read, not yet parsed, because reading is paused
         self._addresses: list[Address] = []
+        self._address_timer: TimerPort | None = None
+        self._until_ms = 0  # when the stream is to be open
         self._deadline: TimerPort | None = None
         self._idle_timer: TimerPort | None = None
 
@@ -228,7 +232,7 @@ class Connection:
             return
         self.is_closed = True
         transport, self._transport = self._transport, None
-        for timer in (self._deadline, self._idle_timer):
+        for timer in (self._deadline, self._address_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         self._frame = self._rest = None
@@ -296,8 +300,9 @@ class Connection:
 
     def connect_deadline(self, timeout_ms: int) -> None:
         """Close when the stream is not open within `timeout_ms`."""
+        self._until_ms = self._loop.now_ms() + timeout_ms
         self._deadline = self._loop.call_at(
-            self._loop.now_ms() + timeout_ms,
+            self._until_ms,
             self._fail,
             f"no connection to {self.peer} within {timeout_ms} ms; is the address right?",
         )
@@ -321,12 +326,34 @@ class Connection:
                 self._transport = sock
                 self._mask = WRITE
                 self._loop.watch(sock.fileno(), WRITE, self._connect_ready)
+                self._bound_address()
                 return
             sock.close()
             last = OSError(code, errno.errorcode.get(code, "?"))
         self._fail(f"cannot connect to {self.peer}: {last}; is the broker running there?")
 
+    def _bound_address(self) -> None:
+        """An address that does not answer leaves the addresses behind it their share of the time.
+
+        A firewall drops, a host is dead: nothing says so, unlike with one that refuses.
+        """
+        if self._addresses:
+            now_ms = self._loop.now_ms()
+            share_ms = max(1, (self._until_ms - now_ms) // (len(self._addresses) + 1))
+            self._address_timer = self._loop.call_at(now_ms + share_ms, self._leave_address)
+
+    def _leave_address(self) -> None:
+        self._address_timer = None
+        sock, self._transport = self._transport, None
+        if sock is not None:
+            self._loop.unwatch(sock.fileno())
+            sock.close()
+            self._try_next_address("no answer")
+
     def _connect_ready(self, mask: int) -> None:
+        if self._address_timer is not None:
+            self._address_timer.cancel()
+            self._address_timer = None
         sock: Any = self._transport
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self._loop.unwatch(sock.fileno())
