@@ -17,7 +17,7 @@ from tests.spark.outputs import test_kills
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[2] / "docs" / "spark-outputs.md"
-BEGINS = "| | killed or broken | where | test |"
+BEGINS = "| what | when | where | test |"
 ASKED_FOR = (
     r"driver, by SIGKILL.* before and after staging, after the merge, before and after the fence, "
     r"before and after EndTxn, before Spark's commit log.*local\[2\]",

@@ -31,7 +31,7 @@ _PYTHON: Final = re.compile(r"^(?:(?P<module>[\w.]+)\.)?(?P<name>[A-Z]\w*): ?(?P
 _CONDITION: Final = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]+)\] (?P<text>.*)")
 _STATE: Final = re.compile(r"SQLSTATE: (?P<state>\w{5})")
 _DATA_EXCEPTION: Final = "22"
-"""The class of SQL states that stand for a bad value (ISO 9075)."""
+"""The class of SQL states for bad values (ISO 9075)."""
 _HANDLER_ERRORS: Final = "kohort.retry.classify"
 
 

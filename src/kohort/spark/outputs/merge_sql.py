@@ -180,7 +180,7 @@ class Merge:
             return None
         return (
             f"SELECT 1 FROM {self.stage} AS s WHERE {_among(attempts)} "
-            f"AND ({self._lacks_key('s')}) LIMIT 1"
+            f"AND ({_lacks_key('s', self.output.key)}) LIMIT 1"
         )
 
     def delete_null_keys(self, attempts: Sequence[int]) -> str:
@@ -192,12 +192,9 @@ class Merge:
             for k in map(quote, self.output.key)
         )
         return (
-            f"DELETE FROM {table} WHERE ({self._lacks_key(table)}) AND "
+            f"DELETE FROM {table} WHERE ({_lacks_key(table, self.output.key)}) AND "
             f"EXISTS (SELECT 1 FROM {self._latest(attempts)} AS s WHERE {same})"
         )
-
-    def _lacks_key(self, rows: str) -> str:
-        return " OR ".join(f"{rows}.{quote(k)} IS NULL" for k in self.output.key)
 
     def insert(self, attempts: Sequence[int]) -> str:
         """Insert or update everything that the batch has."""
@@ -268,6 +265,10 @@ class Merge:
             f"(SELECT * FROM (SELECT r.*, row_number() OVER (PARTITION BY {_names(output.key)} "
             f"ORDER BY {order}) AS kohort_rank FROM {rows} AS r) AS ranked WHERE kohort_rank = 1)"
         )
+
+
+def _lacks_key(rows: str, key: Iterable[str]) -> str:
+    return " OR ".join(f"{rows}.{quote(k)} IS NULL" for k in key)
 
 
 def _names(columns: Iterable[str]) -> str:
