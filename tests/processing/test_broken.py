@@ -74,6 +74,28 @@ def test_a_stopped_partition_that_comes_back_is_worked_on(order: Order) -> None:
     assert engine.idle
 
 
+def test_every_record_that_fails_while_a_partition_stops_is_tried_again() -> None:
+    """Others were with workers at that time: only the last one was, and its commit stood still."""
+    engine = Engine([route(on_failure=OnFailure.STOP_PARTITION)])
+    down = [stated("down", permanent=False)]
+    for _ in range(2):
+        started(engine)
+        batch = [Record("orders", 0, n, key=b"k%d" % n, value=b"v") for n in range(2)]
+        engine.polled(TP, batch, 2, 0)
+        for _ in range(2):
+            taken = [engine.take("threads", 1, 0) for _ in range(2)]
+            assert [[item.offset for item in items] for items in taken] == [[0], [1]]
+            for items in taken:
+                engine.finished(items, down, 0)
+            assert "offset 0 failed" in engine.partitions[TP].stopped
+            assert engine.resume(TP, 0)
+            assert not engine.resume(TP, 0)
+        for items in [engine.take("threads", 1, 0) for _ in range(2)]:
+            engine.finished(items, down, 0)
+        engine.removed([TP])  # and comes back: no lane is held for ever
+    assert engine.idle
+
+
 def test_a_probe_that_follows_its_key_into_a_retry_topic_does_not_end_probing() -> None:
     """W6: half-open, the record let through goes behind its key (`hold_key`); the next is let
     through, or the partition would stand still for ever."""

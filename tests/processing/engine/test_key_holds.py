@@ -16,6 +16,8 @@ from kohort.processing.engine.partition_state import OnFailure
 from kohort.processing.runtime.holding_checks import check_holding, holding_client
 from kohort.processing.runtime.runner import wall_ms
 from kohort.retry import Permanent, Temporary
+from kohort.retry.copies import Attempt, redrive_copy
+from kohort.retry.headers import parse
 from tests.processing.engine.test_exactly_once_world import make
 from tests.processing.world import World, route
 
@@ -77,6 +79,27 @@ def test_what_a_former_owner_did_beyond_its_commit_holds_nothing() -> None:
     world.crash()
     world.settle()
     assert len(world.engine.holds) == 1
+
+
+def test_a_redriven_record_holds_no_later_one_of_its_key_in_the_entry_topic() -> None:
+    """Copied there, a new record was no redrive, and became a dead letter: bad_retry_headers."""
+    world = holding({b"0": 9})
+    world.produce("orders", 0, b"k", b"0")
+    world.run_out()
+    (dead,) = world.failed()
+    topics = world.routes[0].topics
+    retry = parse(dead.headers)
+    place = (dead.topic, dead.partition, dead.offset)
+    attempt = Attempt(retry.origin, retry.number, place, b"k", b"0", tuple(dead.headers), retry)
+    copy = redrive_copy(attempt, topics=topics, redrive_id="r", now_ms=world.now_ms)
+    world.append(topics.entry, 0, copy.key, copy.value, copy.headers)
+    for n in range(1, 4):
+        world.produce("orders", 0, b"k", b"%d" % n)
+    world.run_out()
+    assert [parse(r.headers).reason for r in world.failed()] == ["down", "down"]
+    done = [run.origin[2] for run in world.runs if run.ok]
+    assert done == [1, 2, 3]
+    assert not len(world.engine.holds)
 
 
 def test_a_partition_waits_for_its_retry_topics_to_be_with_the_same_member() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from kohort import Producer
-from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError
+from kohort.errors import BrokerError, ClosedError, ErrorCode, KafkaTimeoutError, UsageError
 from kohort.processing.app import App
 from kohort.processing.engine.engine import Done, Engine
 from kohort.processing.engine.outbox import Publication
 from kohort.processing.engine.output import Output
-from kohort.processing.runtime.publishing import BLOCKED_S, Sends
+from kohort.processing.runtime.publishing import BLOCKED_S, Sends, is_unfit
 from kohort.retry import headers as h
-from kohort.testing import VirtualClock
+from kohort.testing import AppHarness, VirtualClock
 from tests.clusters import Cluster
 from tests.known import fake, known
 from tests.processing.test_broken import TP, records, started
@@ -88,6 +88,30 @@ def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
     assert running.error is None
     wanted = [b"%d" % n for n in (0, 1, 2, 4, 6, 8, 9)]
     assert sorted(values(strict, OUT)) == sorted([*wanted, b"meanwhile"])
+
+
+def test_a_text_is_refused_in_the_handlers_own_call() -> None:
+    """It ended the whole app, and again at each start."""
+    app = App("g", retries="5m")
+
+    @app.handler("in")
+    def answer(record) -> None:
+        record.send(OUT, fake("text"))
+
+    with AppHarness(app) as harness:
+        harness.send("in", b"1")
+        harness.run()
+        (dead,) = harness.dead_letters()
+        assert dead.retry.reason == "TypeError"
+        assert not harness.records(OUT)
+
+
+def test_what_no_later_try_can_produce_is_unfit() -> None:
+    """A partition that does not exist was tried again for ever; a closed producer says nothing of
+    the record."""
+    assert is_unfit(UsageError("topic 'out' has partitions 0 to 2, not 99"))
+    assert not is_unfit(ClosedError("this producer was closed"))
+    assert not is_unfit(None)
 
 
 def failures(cluster: Cluster, topic: str) -> list[tuple[str, str]]:

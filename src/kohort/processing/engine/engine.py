@@ -185,16 +185,15 @@ class Engine(EngineCore):
             for _, _, what in self._due
             if not isinstance(what, Publication) and what.partition is partition
         ]
-        stopped, partition.stopped_item = partition.stopped_item, None
-        if stopped is not None:
-            waiting.append(stopped)
+        stopped, partition.stopped_items = partition.stopped_items, []
+        waiting += stopped
         if waiting:
             gone = set(map(id, waiting))
             self._due = [each for each in self._due if id(each[2]) not in gone]
             heapify(self._due)
             self._drop(partition, waiting)
             for item in waiting:
-                if item.tries or item is stopped:  # not those that are not due: they hold no lane
+                if item.tries or item in stopped:  # not those that are not due: they hold no lane
                     partition.dispatcher.release(item.lane)
 
     # -- reading -------------------------------------------------------------------------------
@@ -447,7 +446,11 @@ class Engine(EngineCore):
         return False
 
     def _stop(self, partition: Partition, item: Item, failure: Failure, now_ms: int) -> None:
-        partition.stopped_item = item
+        """Stop at a record that failed, or at one more: others were with workers at that time."""
+        partition.stopped_items.append(item)
+        if partition.stopped:
+            self._note_failure(item, failure, now_ms)
+            return
         partition.stopped = (
             f"offset {item.offset} failed ({failure.reason}: {failure.message[:200]}) and "
             f'on_failure is "stop_partition"; mend the cause, then resume it'
@@ -457,13 +460,14 @@ class Engine(EngineCore):
         partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
 
     def resume(self, key: TopicPartition, now_ms: int) -> bool:
-        """Try the record again that stopped a partition. False when it is not stopped."""
+        """Try the records again that stopped a partition. False when it is not stopped."""
         partition = self.partitions.get(key)
-        if partition is None or partition.stopped_item is None:
+        if partition is None or not partition.stopped_items:
             return False
-        item, partition.stopped_item, partition.stopped = partition.stopped_item, None, ""
-        item.tries = 0
-        partition.dispatcher.ready_now(item)
+        items, partition.stopped_items, partition.stopped = partition.stopped_items, [], ""
+        for item in sorted(items, key=lambda one: one.offset, reverse=True):
+            item.tries = 0
+            partition.dispatcher.ready_now(item)
         self._refill(partition, now_ms)
         return True
 

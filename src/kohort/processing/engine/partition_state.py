@@ -130,7 +130,7 @@ class Partition:
         "status",
         "status_since_ms",
         "stopped",
-        "stopped_item",
+        "stopped_items",
         "suspect",
         "topic",
         "topic_id",
@@ -177,7 +177,7 @@ class Partition:
         """One record is being tried to see whether the circuit may close."""
         self.stopped = ""
         """Why an operator has to act (`stop_partition`), and which record it is about."""
-        self.stopped_item: Item | None = None
+        self.stopped_items: list[Item] = []
         self.careful = 0
         """So many more records go one at a time, since processes died here (crash-loop guard)."""
         self.suspect = -1

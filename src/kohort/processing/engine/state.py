@@ -430,6 +430,8 @@ class EngineCore:
 
     def _note_waiting(self, item: Item, attempt: Attempt, retry_topic: str) -> None:
         route, key = item.partition.route, attempt.key
+        if route.topics.delays_ms.get(retry_topic) == 0:
+            return  # a redriven record is due at once: its lane keeps the key's order
         if key is not None and route.on_failure is OnFailure.HOLD_KEY:
             place = (attempt.origin.partition, attempt.origin.offset)
             self.holds.scheduled((route.topic, key), place, retry_topic)

@@ -28,6 +28,7 @@ from kohort.errors import (
     KafkaTimeoutError,
     KohortError,
     RecordTooLargeError,
+    UsageError,
     fresh,
 )
 from kohort.processing.engine.outbox import Publication
@@ -154,6 +155,8 @@ class Publisher:
 
 def is_unfit(error: KohortError | None) -> bool:
     """Whether no later try of the same record may be taken."""
+    if type(error) is UsageError:  # no such partition; a ClosedError says nothing of the record
+        return True
     return isinstance(error, RecordTooLargeError) or (
         isinstance(error, BrokerError) and error.code in _UNFIT
     )

@@ -19,6 +19,7 @@ from itertools import groupby
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from kohort.client.common import arguments
 from kohort.errors import UsageError
 from kohort.processing.engine.engine import NOT_BEGUN, Done, Outcome
 from kohort.processing.engine.items_choice import Shown, run_plain
@@ -102,8 +103,10 @@ class Received(Shown, RecordView):
     ) -> None:
         """Produce a record when the handler has succeeded; this one is done when that one is safe.
 
-        Nothing is produced when the handler fails, so a retry produces nothing twice.
+        Nothing is produced when the handler fails, so a retry produces nothing twice. Raises
+        TypeError for a text where Kafka keeps bytes.
         """
+        arguments.record(topic, value, key, partition, None, headers)
         if self.outputs is None:
             self.outputs = []
         self.outputs.append(Output(topic, value, key, partition, headers))

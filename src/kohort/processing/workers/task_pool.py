@@ -130,9 +130,10 @@ class TaskPool:
             async with contextlib.AsyncExitStack() as opened:
                 for lifespan in self._lifespans:
                     await opened.enter_async_context(lifespan())
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self.workers):
-                        group.create_task(self._work(report))
+                with contextlib.suppress(asyncio.CancelledError):  # the pool's end, no lifespan's
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(self.workers):
+                            group.create_task(self._work(report))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # of a lifespan: tasks report what they raise themselves

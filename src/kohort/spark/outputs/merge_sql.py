@@ -174,15 +174,6 @@ class Merge:
             f"WHERE s.{quote(output.deletes)} AND {same})"
         )
 
-    def null_keys(self, attempts: Sequence[int]) -> str | None:
-        """One staged row with a NULL in its key, if there is one; None without an upsert."""
-        if self.output.mode != UPSERT:
-            return None
-        return (
-            f"SELECT 1 FROM {self.stage} AS s WHERE {_among(attempts)} "
-            f"AND ({_lacks_key('s', self.output.key)}) LIMIT 1"
-        )
-
     def delete_null_keys(self, attempts: Sequence[int]) -> str:
         """Take out the rows of the table that staged rows with a NULL in their key replace or
         delete: for a unique index no two NULLs are equal, so that neither would find them."""
@@ -265,6 +256,16 @@ class Merge:
             f"(SELECT * FROM (SELECT r.*, row_number() OVER (PARTITION BY {_names(output.key)} "
             f"ORDER BY {order}) AS kohort_rank FROM {rows} AS r) AS ranked WHERE kohort_rank = 1)"
         )
+
+
+def null_keys(merge: Merge, attempts: Sequence[int]) -> str | None:
+    """One staged row with a NULL in its key, if there is one; None without an upsert."""
+    if merge.output.mode != UPSERT:
+        return None
+    return (
+        f"SELECT 1 FROM {merge.stage} AS s WHERE {_among(attempts)} "
+        f"AND ({_lacks_key('s', merge.output.key)}) LIMIT 1"
+    )
 
 
 def _lacks_key(rows: str, key: Iterable[str]) -> str:

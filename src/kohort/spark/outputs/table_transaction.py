@@ -38,7 +38,14 @@ from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.fence import Batch, Fence
-from kohort.spark.outputs.merge_sql import ATTEMPT, ATTEMPT_BITS, Merge, Rejected, TableOutput
+from kohort.spark.outputs.merge_sql import (
+    ATTEMPT,
+    ATTEMPT_BITS,
+    Merge,
+    Rejected,
+    TableOutput,
+    null_keys,
+)
 from kohort.spark.outputs.protocol import Step, Stored, Topics, Written, ignore
 from kohort.spark.outputs.topics import OutputRecord, encode_records
 from kohort.spark.outputs.violations import as_json, check_count, load_each
@@ -357,13 +364,13 @@ class BatchStore:
         attempts = list(staged)
         if not merge.loads_all:
             self._check_staged(cursor, merge, staged)
-        lacking = merge.null_keys(attempts)
-        null_keys = lacking is not None and bool(cursor.query(lacking))
-        if null_keys or not (self.refuses_doubled and merge.updates):
+        lacking = null_keys(merge, attempts)
+        lacks_keys = lacking is not None and bool(cursor.query(lacking))
+        if lacks_keys or not (self.refuses_doubled and merge.updates):
             self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
-        if null_keys:
+        if lacks_keys:
             cursor.execute(merge.delete_null_keys(attempts))
         rejected = [r for r in written.rejected if r.output == output.name]
         read = sum(staged.values()) + len(rejected)
