@@ -153,7 +153,8 @@ def test_an_async_for_that_is_left_commits_what_was_dealt_with(world: World, how
     with contextlib.suppress(LookupError):
         asyncio.run(read())
     with Consumer(**settings) as reader:
-        assert reader.committed([(topic, 0)])[topic, 0].offset == 2
+        at = TopicPartition(topic, 0)
+        assert known(reader.committed([at])[at]).offset == 2
 
 
 def test_each_record_of_an_iteration_counts_as_a_poll(world: World, iterating) -> None:
