@@ -71,9 +71,9 @@ class AdminCalls(Observed):
     ) -> None:
         self.config = AdminConfig.settled(config, settings)
         self._closed = False
-        self._described: Counter[str] = Counter()
+        self._needed_topics: Counter[str] = Counter()
         """The topics that calls under way need, on any thread."""
-        self._described_lock = threading.Lock()
+        self._needed_lock = threading.Lock()
         credentials = Credentials(self.config)  # refuses first what would leave the thread behind
         self._thread = NetworkThread.shared()
         self._cluster = ClusterClient(
@@ -183,14 +183,14 @@ class AdminCalls(Observed):
 
     def _metadata_of(self, topics: set[str], deadline_ms: int) -> ClusterMetadata:
         """Fresh metadata of these topics, and of those that calls on other threads wait for."""
-        with self._described_lock:
-            self._described.update(topics)
-            self._thread.call(self._cluster.watch_topics, set(self._described)).result()
+        with self._needed_lock:
+            self._needed_topics.update(topics)
+            self._thread.call(self._cluster.watch_topics, set(self._needed_topics)).result()
         try:
             return self._refresh(deadline_ms)
         finally:
-            with self._described_lock:
-                self._described -= Counter(topics)
+            with self._needed_lock:
+                self._needed_topics -= Counter(topics)
 
     # -- again
 

@@ -446,7 +446,7 @@ class Engine(EngineCore):
         return False
 
     def _stop(self, partition: Partition, item: Item, failure: Failure, now_ms: int) -> None:
-        """Stop at a record that failed, or at one more: others were with workers at that time."""
+        """Stop at a failed record. Others that workers have at that time may fail after it."""
         partition.stopped_items.append(item)
         if partition.stopped:
             self._note_failure(item, failure, now_ms)

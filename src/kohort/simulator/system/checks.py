@@ -263,8 +263,8 @@ def _commits(history: History, final: Final) -> None:
 
 
 def _compacted(history: History, final: Final) -> None:
-    """By offsets: of two processes with one transactional id, the one that was started later may
-    have begun first, and its values rise no further then.
+    """Compares offsets: of two processes with one transactional id the one that was started later
+    may begin first, and then the values of the key do not rise.
     """
     latest: dict[bytes, Stored] = {}
     for partition, records in final.committed.items():

@@ -50,10 +50,11 @@ DEBEZIUM: Final = "debezium"
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"
 TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """How times are written into intermediate topics: to the microsecond, as Spark keeps them."""
-WRITTEN: Final = {
+JSON_OPTIONS: Final = {
     "timestampFormat": TIMES,
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+"""How `to_json` writes rows; without a format of its own TIMESTAMP_NTZ keeps milliseconds only."""
 Transform = Callable[[DataFrame], DataFrame]
 
 
@@ -139,7 +140,7 @@ def as_records(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
     shown = visible(frame)
     if "value" in shown.columns and not key:
         return shown
-    value = F.to_json(F.struct(*map(quoted, shown.columns)), WRITTEN)
+    value = F.to_json(F.struct(*map(quoted, shown.columns)), JSON_OPTIONS)
     if not key:
         return shown.select(value.alias("value"))
     first = F.col(quoted(key[0])).cast("string")
@@ -151,7 +152,7 @@ def forwarded(frame: DataFrame) -> DataFrame:
     """Rows as records of an intermediate topic, under the key of their input."""
     names = [c for c in frame.columns if c not in HIDDEN]
     key = F.col(f"{ORIGIN}.key") if ORIGIN in frame.columns else F.lit(None).cast("binary")
-    value = F.to_json(F.struct(*map(quoted, names)), WRITTEN)
+    value = F.to_json(F.struct(*map(quoted, names)), JSON_OPTIONS)
     return frame.select(key.alias("key"), value.alias("value"))
 
 
