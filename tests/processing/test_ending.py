@@ -214,6 +214,35 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
         assert engine.counts["transactions"] == done
 
 
+@pytest.mark.parametrize("kind", [Engine, ExactEngine])
+def test_an_end_whose_last_commit_failed_is_not_clean(kind) -> None:
+    """Whoever runs it would take the records for done; the next owner handles them again."""
+    engine = kind([route()], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    engine.finished(engine.take("threads", 1, 0), [None], 0)
+    now_ms, member, refused = [0], Member(), Refused(1_000)
+    shell = Runner if kind is Engine else ExactRunner
+    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0])
+    fake(member).commit = Mock(side_effect=KafkaTimeoutError("the coordinator does not answer"))
+    wait = runner._inbox_first
+
+    def passing(left_ms: int) -> None:
+        """Time passes while nobody says anything."""
+        now_ms[0] += left_ms if runner._inbox.empty() else 0
+        wait(0 if runner._inbox.empty() else left_ms)
+
+    runner._inbox_first = passing
+    fake(runner).transactor = refused
+    refused.start(runner.post)
+    runner.stop()
+    runner.run(fake(refused), None)
+    assert (runner.given_up, runner.uncommitted) == (0, 1)
+    ended = Ended({"succeeded": 1}, runner.given_up, runner.uncommitted)
+    assert not ended.clean
+    assert str(ended).endswith(", partitions not committed 1")
+
+
 class Ending(App):
     """An app whose `run` ends just after anybody has looked for what runs."""
 

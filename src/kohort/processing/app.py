@@ -452,11 +452,11 @@ class App:
         self._require_handler()
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
-        given_up = 0
+        given_up = uncommitted = 0
         try:
             with contextlib.closing(self.client_settings.port()) as port:
                 if self._await_topics(port, on_trouble):
-                    given_up = self._begin(port, signals, on_trouble)
+                    given_up, uncommitted = self._begin(port, signals, on_trouble)
         except KeyboardInterrupt:  # a Ctrl-C before the signal handlers
             if not signals or self._runner is not None:
                 raise
@@ -464,11 +464,11 @@ class App:
         finally:
             self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
-        return Ended(self._counted, given_up)
+        return Ended(self._counted, given_up, uncommitted)
 
     def _begin(
         self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
-    ) -> int:
+    ) -> tuple[int, int]:
         """Look at the topics that are there now, and run."""
         views, counts = port.topics(), TopicCounts()
         counts.learn(self.group, self._routes.by_topic, views)
@@ -496,9 +496,10 @@ class App:
         counts: TopicCounts,
         signals: bool,
         on_trouble: Callable[[str], None] | None,
-    ) -> int:
+    ) -> tuple[int, int]:
+        """Records that were given up, and partitions whose last commit failed."""
         if not self._prepare_store(on_trouble):
-            return 0
+            return 0, 0
         routes = list(self._routes.by_topic.values())
         with (
             self._lookups() as lookups,
@@ -542,10 +543,10 @@ class App:
             runner.on_trouble = on_trouble
             runner.on_failure = self._on_failure
             if self._stopped:
-                return 0
+                return 0, 0
             with self._signals() if signals else contextlib.nullcontext(), self._agent():
                 runner.run(publisher, retry_poller)
-            return runner.given_up
+            return runner.given_up, runner.uncommitted
 
     def _discovery(
         self,

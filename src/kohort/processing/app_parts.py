@@ -23,21 +23,25 @@ class Ended:
         counts: how often each outcome has happened, as `App.counts`.
         given_up: records that were still in progress when the time to drain was over; the next
             owner of their partitions handles them again.
+        uncommitted: partitions whose last commit failed; their next owner handles the records
+            since the commit before again.
     """
 
     counts: Mapping[str, int]
     given_up: int
+    uncommitted: int = 0
 
     @property
     def clean(self) -> bool:
         """Whether everything that was begun was finished and committed."""
-        return not self.given_up
+        return not self.given_up and not self.uncommitted
 
     def __str__(self) -> str:
         counts = Counter(self.counts)
         counts["succeeded"] -= counts[REFUSED_AFTER_ALL]
         parts = [f"{label} {counts[name]:,}" for name, label in _SUMMARY]
         parts += [f"abandoned {self.given_up:,}"] if self.given_up else []
+        parts += [f"partitions not committed {self.uncommitted:,}"] if self.uncommitted else []
         return ", ".join(parts)
 
 

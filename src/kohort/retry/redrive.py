@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kohort.client.admin.admin import Admin
+from kohort.client.common import arguments
 from kohort.client.common.completion import pause, steady_s, wall_ms
 from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig, known_to
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
@@ -120,7 +121,8 @@ class Redrive:
         topics: the retry topics of (source topic, group).
         client: the clients' configuration, in Kafka's names.
         target: "entry", "retry:30m", or "topic:NAME".
-        edit: changes, or leaves out, each record before it is sent.
+        edit: changes, or leaves out, each record before it is sent; an error of it ends the run
+            with UsageError.
         backs: a ledger's word on which copies count.
     """
 
@@ -319,11 +321,11 @@ class Redrive:
                 return None
             value = original.value
         if self._edit is not None:
-            edited = self._edit(key, value, headers)
+            edited = _edited(self._edit, record, value)
             if edited is None:
                 report.left_by_edit += 1
                 return None
-            key, value, headers = edited[0], edited[1], tuple(edited[2])
+            key, value, headers = edited
         place = (record.topic, record.partition, record.offset)
         attempt = Attempt(retry.origin, retry.number, place, key, value, headers, retry)
         return redrive_copy(
@@ -361,6 +363,27 @@ class Redrive:
             for tp, end in self._ends.items()
         }
         producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+
+def _edited(
+    edit: Edit, record: Record, value: bytes | None
+) -> tuple[bytes | None, bytes | None, tuple[Header, ...]] | None:
+    """The record as the user's function wants it. Raises UsageError, which names the record."""
+    try:
+        edited = edit(record.key, value, tuple(record.headers))
+        if edited is None:
+            return None
+        if len(edited) != 3:
+            raise TypeError("it must return (key, value, headers) or None")
+        key, value, headers = edited[0], edited[1], tuple(edited[2])
+        arguments.record(record.topic, value, key, None, None, headers)
+    except Exception as error:  # the function is the user's, and may raise anything
+        place = f"{record.topic}-{record.partition} offset {record.offset}"
+        raise UsageError(
+            f"edit() failed for {place}: {type(error).__name__}: {error}. Nothing of this page is "
+            "sent; mend the function and run the same id again"
+        ) from error
+    return key, value, headers
 
 
 def _target(topics: RetryTopics, text: str) -> tuple[str, int]:

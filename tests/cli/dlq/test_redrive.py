@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kohort.cli.dlq.redrive import redrive
+from kohort.errors import ConfigError, UsageError
 from tests.clusters import Cluster
 from tests.retry.test_redrive import Failures
 
@@ -63,6 +64,35 @@ def test_edit_and_offsets(failures, tmp_path) -> None:
     done = run(failures, "--offsets", "1:0-3", "--edit", str(file), "--rate", "1000", "--yes")
     assert done.exit_code == 0, done.output
     assert [r.value for r in failures.entry()] == [b"mended"] * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return {}['id']", "KeyError: 'id'"),
+        ("return key, 'text', headers", "TypeError: the value is a str"),
+        ("return key, value", "it must return (key, value, headers) or None"),
+        ("return key, value, [('name', 'text')]", "UsageError: send(): headers are pairs"),
+    ],
+)
+def test_an_error_of_the_edit_names_the_record(failures, tmp_path, body, reason) -> None:
+    """And nothing of its page is sent."""
+    file = tmp_path / "mend.py"
+    file.write_text(f"def edit(key, value, headers):\n    {body}\n")
+    error = run(failures, "--id", "e1", "--edit", str(file), "--yes").exception
+    assert isinstance(error, UsageError)
+    dead_letter = f"{failures.topic}.billing.dlt"
+    assert f"edit() failed for {dead_letter}-" in str(error)
+    assert reason in str(error)
+    assert failures.entry() == []
+
+
+def test_a_file_that_does_not_load_is_refused(failures, tmp_path) -> None:
+    file = tmp_path / "mend.py"
+    file.write_text("import no_such_module\n")
+    error = run(failures, "--edit", str(file)).exception
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(f"{file} does not load: ModuleNotFoundError: ")
 
 
 def test_refusals(failures, tmp_path) -> None:

@@ -14,8 +14,15 @@ from tests.known import known
 from tests.processing.test_exact import wait_for
 
 
-def item(topic: str, number: int, key: bytes = b"k", *, stops_lane: bool = True):
-    record = Record(topic, 0, number, timestamp=0, key=key, value=b"%d" % number)
+def item(
+    topic: str,
+    number: int,
+    key: bytes = b"k",
+    *,
+    stops_lane: bool = True,
+    value: bytes | None = None,
+):
+    record = Record(topic, 0, number, timestamp=0, key=key, value=value or b"%d" % number)
     return _item(Parcel(record, None, (topic, key), topic, stops_lane, topic))
 
 
@@ -52,6 +59,55 @@ def test_each_record_comes_to_the_handler_of_its_topic() -> None:
     given.clear()
     assert invoker.run(items[3:4] + items[:2]) is None
     assert given == [("single", 3), ("batch", 0, 1)]
+
+
+def batches_of(max_batch: int, bad: bytes, calls: list[tuple[int, ...]], *, marks: bool) -> Invoker:
+    """A batch handler that notes its calls; `bad` is marked for a retry, or raises."""
+
+    def batch(records) -> None:
+        calls.append(tuple(int(record.value) for record in records))
+        for index, record in enumerate(records):
+            if record.value == bad:
+                if not marks:
+                    raise Temporary("down")
+                records.retry(index, "down")
+
+    return Invoker({"batch": HandlerSpec("batch", batch, Kind.BATCH, max_batch=max_batch)})
+
+
+def test_later_calls_do_not_begin_what_is_behind_a_failed_record() -> None:
+    """W4: with hold_key, blocking or stop_partition the second call would overtake the first."""
+    calls: list[tuple[int, ...]] = []
+    items = [item("batch", n, b"l" if n == 3 else b"k") for n in range(5)]
+    outcomes = batches_of(2, b"0", calls, marks=True).run(items)
+    assert calls == [(0, 1), (3,)]
+    assert outcomes is not None
+    assert [i for i, o in enumerate(outcomes) if o is NOT_BEGUN] == [2, 4]
+    assert outcomes[1] is None, "it was in the same call, and is done"
+
+
+def test_the_second_half_does_not_begin_what_is_behind_a_failed_record() -> None:
+    """W4: a call that raised is made again in halves, which are calls of their own."""
+    calls: list[tuple[int, ...]] = []
+    items = [item("batch", n, b"l" if n == 3 else b"k") for n in range(4)]
+    outcomes = batches_of(9, b"0", calls, marks=False).run(items)
+    assert calls == [(0, 1, 2, 3), (0, 1), (0,), (3,)]
+    assert outcomes is not None
+    assert [i for i, o in enumerate(outcomes) if o is NOT_BEGUN] == [1, 2]
+    assert outcomes[3] is None
+
+
+def test_what_does_not_decode_holds_back_its_lane_as_any_failure() -> None:
+    """W4: in order, and no record before it is held back."""
+    calls: list[tuple[object, ...]] = []
+    spec = HandlerSpec("batch", lambda records: calls.append(tuple(records.data)), Kind.BATCH, int)
+    bad = item("batch", 1, value=b"not a number")
+    items = [item("batch", 0), bad, item("batch", 2), item("batch", 3, b"l")]
+    outcomes = Invoker({"batch": spec}).run(items)
+    assert calls == [(0, 3)]
+    assert outcomes is not None
+    assert [o is None for o in outcomes] == [True, False, False, True]
+    assert outcomes[2] is NOT_BEGUN
 
 
 @pytest.mark.rows(1)

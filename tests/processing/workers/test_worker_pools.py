@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from kohort.processing.engine.dispatcher import Order
 from kohort.processing.runtime.runner import Feed
-from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.workers import worker_pools
+from kohort.processing.workers.handlers import TIMED_OUT, HandlerSpec, Invoker, Kind
+from kohort.processing.workers.process_worker import Call
 from kohort.processing.workers.task_pool import TaskPool
 from kohort.processing.workers.timer_slack import wake_on_time
 from kohort.processing.workers.worker_pools import (
@@ -19,11 +22,67 @@ from kohort.processing.workers.worker_pools import (
     MOST_LISTS_PER_S,
     Finished,
     Portions,
+    ProcessPool,
     ThreadPool,
 )
-from kohort.retry.classify import Classifier
+from kohort.retry.classify import Classifier, Failure
 from tests.processing.conftest import PATIENCE_S
+from tests.processing.workers.test_mixed_handlers import item
 from tests.processing.world import World, route
+
+
+def hangs(record) -> None:
+    threading.Event().wait()
+
+
+def is_quick(record) -> None:
+    del record
+
+
+def test_a_process_is_ended_after_the_time_of_its_own_handler() -> None:
+    """`timeout=` limits one call of that handler, whatever the others' limits and the list are."""
+    specs = {
+        "slow": HandlerSpec("slow", hangs, timeout_ms=100),
+        "patient": HandlerSpec("patient", is_quick, timeout_ms=600_000),
+        "unlimited": HandlerSpec("unlimited", is_quick),
+    }
+    returned: SimpleQueue[Finished] = SimpleQueue()
+    pool = ProcessPool(specs, 1)
+    pool.start(returned.put)
+    topics = ["unlimited", "slow", "patient"]
+    pool.submit([item(topic, n, b"k%d" % n) for n, topic in enumerate(topics)])
+    finished = returned.get(timeout=PATIENCE_S)
+    assert pool.stop(PATIENCE_S)
+    assert finished.outcomes is not None
+    reasons = [o.reason if isinstance(o, Failure) else o for o in finished.outcomes]
+    assert reasons == [None, TIMED_OUT, None]
+
+
+class ScriptedPipe:
+    """A pipe to a child that sends these messages; `limits` are the waits for each."""
+
+    def __init__(self, *messages: object) -> None:
+        self.messages = list(messages)
+        self.limits: list[float] = []
+
+    def send(self, message: object) -> None:
+        pass
+
+    def poll(self, limit_s: float) -> bool:
+        self.limits.append(limit_s)
+        return True
+
+    def recv(self) -> object:
+        return self.messages.pop(0)
+
+
+def test_the_limit_of_a_call_ends_with_the_call() -> None:
+    """Decoding, and calls without a limit, are not timed by the limit of the call before."""
+    child = worker_pools._Child(None, {}, None)
+    child._process = object()
+    pipe = child._pipe = ScriptedPipe(Call(5.0), Call(0), Call(0.1), Call(0), None)
+    assert child.ask([item("t", 0)]) is None
+    assert pipe.limits == [5.0, 0.1], "without a limit nothing is polled"
 
 
 def portions(workers: int, each_s: float) -> Portions:

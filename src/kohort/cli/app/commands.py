@@ -112,11 +112,18 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
     click.echo(str(ended))
     if ended.clean:
         return 0
-    click.echo(
-        f"{ended.given_up:,} records were still in progress when --drain was over; the next owner "
-        "of their partitions handles them again",
-        err=True,
-    )
+    if ended.given_up:
+        click.echo(
+            f"{ended.given_up:,} records were still in progress when --drain was over; the next "
+            "owner of their partitions handles them again",
+            err=True,
+        )
+    if ended.uncommitted:
+        click.echo(
+            f"the last commit of {ended.uncommitted:,} partitions failed; their next owner handles "
+            "the records since the commit before again",
+            err=True,
+        )
     return EXIT_PARTIAL
 
 

@@ -215,7 +215,10 @@ def _edit_of(file: Path | None) -> Edit | None:
         return None
     import runpy
 
-    edit = runpy.run_path(str(file)).get("edit")
+    try:
+        edit = runpy.run_path(str(file)).get("edit")
+    except Exception as error:  # the file is the user's, and may raise anything
+        raise ConfigError(f"{file} does not load: {type(error).__name__}: {error}") from error
     if not callable(edit):
         raise ConfigError(f"{file} has no function edit(key, value, headers)")
     chosen: Any = edit

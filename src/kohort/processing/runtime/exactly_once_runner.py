@@ -144,10 +144,10 @@ class ExactRunner(Runner):
                 self.consumer.seek(tp, start.offset)
         return starts
 
-    def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
-        """Commit settled records, while there is time."""
+    def _commit_last(self, keys: Sequence[TopicPartition]) -> int:
+        """Commit settled records, while there is time; of how many partitions some are left."""
         if self._nobody_commits or self._is_over:
-            return
+            return 0
         mine = set(keys)
         self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
         offsets = {tp: at for tp, at in self._uncommitted.items() if tp in mine}
@@ -157,6 +157,8 @@ class ExactRunner(Runner):
                 self.consumer.commit(offsets)
             except KohortError as error:
                 log.info("could not commit the last progress to the group: %s", error)
+        in_flight = self._in_flight.commits if self._in_flight is not None else {}
+        return sum(key in in_flight or self.exact.owes({key}) for key in mine)
 
     def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
         while not self._hurried and (now_ms := self.now_ms()) < until_ms:

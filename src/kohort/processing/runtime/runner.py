@@ -169,6 +169,8 @@ class Runner(RebalanceListener):
         """What other threads may ask."""
         self.given_up = 0
         """Records that were still being worked on when the drain at the end was over."""
+        self.uncommitted = 0
+        """Partitions whose last commit, at the end, failed."""
 
     def _unanswered(self) -> str:
         """Who has not answered this runner for too long, as text."""
@@ -537,8 +539,12 @@ class Runner(RebalanceListener):
         """Another member may own them already: nothing is committed."""
         self._remove(partitions)
 
-    def _give_up(self, partitions: Iterable[TopicPartition]) -> int:
-        """Let what is in flight end, and commit; how many records were given up."""
+    def _give_up(self, partitions: Iterable[TopicPartition]) -> tuple[int, int]:
+        """Let what is in flight end, and commit.
+
+        Returns:
+            How many records were given up, and of how many partitions the commit failed.
+        """
         keys = list(partitions)
         self.engine.draining(keys)
         self.engine.given_up(keys)
@@ -553,7 +559,7 @@ class Runner(RebalanceListener):
                 self._inbox_first(min(until_ms, again_ms or until_ms) - now_ms)
             self._handle_events(self.now_ms())
         left = self.engine.in_flight_of(keys)
-        self._commit_last(keys)
+        uncommitted = self._commit_last(keys)
         self._remove(keys)
         if left:
             waited_s = 0.0 if self._hurried else drain_ms / 1_000
@@ -564,16 +570,18 @@ class Runner(RebalanceListener):
                 "record was" if left == 1 else "records were",
                 waited_s,
             )
-        return left
+        return left, uncommitted
 
-    def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
-        """The finished records of partitions that are about to go."""
+    def _commit_last(self, keys: Sequence[TopicPartition]) -> int:
+        """The finished records of partitions that are about to go; of how many it failed."""
         commits = {key: c for key, c in self.engine.commits().items() if key in set(keys)}
         if commits:
             try:
                 self.consumer.commit(_offsets(commits))
             except KohortError as error:
                 log.warning("the last commit of revoked partitions failed: %s", error)
+                return len(commits)
+        return 0
 
     def _inbox_first(self, left_ms: int) -> None:
         """Wait for events."""
@@ -592,7 +600,8 @@ class Runner(RebalanceListener):
 
     def _end(self) -> None:
         """Everything is given up, on purpose."""
-        self.given_up = self._give_up([TopicPartition(*key) for key in self.engine.partitions])
+        keys = [TopicPartition(*key) for key in self.engine.partitions]
+        self.given_up, self.uncommitted = self._give_up(keys)
 
 
 def _may_pass(error: KohortError) -> bool:

@@ -291,6 +291,7 @@ class Invoker:
     def _run_batches(self, items: Sequence[Item]) -> list[Outcome] | None:
         """Calls of neighbours of one topic, at most `max_batch` at once."""
         outcomes: list[Outcome] = []
+        failed: set[Hashable] = set()
         start = 0
         while start < len(items):
             route = items[start].partition.route
@@ -301,40 +302,76 @@ class Invoker:
                 and items[end].partition.route.topic == route.topic
             ):
                 end += 1
-            outcomes += self._run_batch(spec, items[start:end])
+            outcomes += self._run_batch(spec, items[start:end], failed)
             start = end
-        _hold_back(items, outcomes)
         return outcomes if any(outcome is not None for outcome in outcomes) else None
 
-    def _run_batch(self, spec: HandlerSpec, items: Sequence[Item]) -> list[Outcome]:
-        received = [self.received(spec, item) for item in items]
-        good = [each for each in received if isinstance(each, Received)]
-        decided = iter(self._run_good(spec, good))
-        return [each if isinstance(each, Failure) else next(decided) for each in received]
+    def _run_batch(
+        self, spec: HandlerSpec, items: Sequence[Item], failed: set[Hashable]
+    ) -> list[Outcome]:
+        """One call, without what is behind a failed record of its lane; notes who fails now."""
+        outcomes: list[Outcome] = [NOT_BEGUN for _ in items]
+        begun: list[tuple[int, Received]] = []
+        held = set(failed)
+        for index, item in enumerate(items):
+            if held and item.lane in held:
+                continue
+            received = self.received(spec, item)
+            if isinstance(received, Failure):
+                outcomes[index] = received
+                note_lane(item, received, held)
+            else:
+                begun.append((index, received))
+        if begun:
+            self._call(spec, items, begun, outcomes)
+        _hold_back(items, outcomes, failed)
+        return outcomes
 
-    def _run_good(self, spec: HandlerSpec, records: Sequence[Received]) -> list[Outcome]:
-        if not records:
-            return []
-        batch, returned = ReceivedBatch(records), None
+    def _call(
+        self,
+        spec: HandlerSpec,
+        items: Sequence[Item],
+        begun: Sequence[tuple[int, Received]],
+        outcomes: list[Outcome],
+    ) -> None:
+        """Call the handler, in halves when it raises; fill in the outcomes of `begun`."""
+        batch, returned = ReceivedBatch([received for _, received in begun]), None
         try:
             if spec.kind is Kind.ARROW:
                 _mark(batch, spec.function(batch.to_arrow()))
             else:
                 returned = spec.function(batch)
         except Exception as error:  # the handler is the user's, and may raise anything
-            if len(records) == 1:
-                return [spec.classify(error)]
-            for record in records:
-                record.outputs = None  # what a failed call sent does not count
-            half = len(records) // 2
-            return [*self._run_good(spec, records[:half]), *self._run_good(spec, records[half:])]
+            if len(begun) == 1:
+                outcomes[begun[0][0]] = spec.classify(error)
+            else:
+                self._call_halves(spec, items, begun, outcomes)
+            return
         if returned is not None:
             instead = "Call batch.load(i, row)" if spec.rows is not None else ""
             refuse_returned(spec.topic, returned, instead=instead)
         failures, rows = batch.failures, batch.rows
-        return [
-            failures.get(index) or done(spec, r, rows.get(index)) for index, r in enumerate(records)
-        ]
+        for at, (index, received) in enumerate(begun):
+            outcomes[index] = failures.get(at) or done(spec, received, rows.get(at))
+
+    def _call_halves(
+        self,
+        spec: HandlerSpec,
+        items: Sequence[Item],
+        begun: Sequence[tuple[int, Received]],
+        outcomes: list[Outcome],
+    ) -> None:
+        """Two calls; what is behind a failure of the first is not in the second."""
+        for _, received in begun:
+            received.outputs = None  # what a failed call sent does not count
+        half = len(begun) // 2
+        self._call(spec, items, begun[:half], outcomes)
+        failed: set[Hashable] = set()
+        for index, _ in begun[:half]:
+            note_lane(items[index], outcomes[index], failed)
+        second = [each for each in begun[half:] if items[each[0]].lane not in failed]
+        if second:
+            self._call(spec, items, second, outcomes)
 
 
 def done(spec: HandlerSpec, received: Received, returned: Any) -> Outcome:
@@ -387,9 +424,8 @@ def note_lane(item: Item, outcome: Outcome, failed: set[Hashable]) -> None:
         failed.add(item.lane)
 
 
-def _hold_back(items: Sequence[Item], outcomes: list[Outcome]) -> None:
+def _hold_back(items: Sequence[Item], outcomes: list[Outcome], failed: set[Hashable]) -> None:
     """A batch has run as a whole: what succeeded behind a failure of its lane stays done."""
-    failed: set[Hashable] = set()
     for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True)):
         if isinstance(outcome, Failure) and item.lane is not None and item.lane in failed:
             outcomes[index] = NOT_BEGUN

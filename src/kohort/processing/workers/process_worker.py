@@ -5,6 +5,7 @@ Rules:
   module. Nothing else of the program is there: no consumer, no producer, no connection.
 - What goes through the pipe is between this program and its own children only.
 - The first word of a child is that it is ready; before that nothing is its record's fault.
+- A handler's limit applies to each of its calls: the child announces when one begins and ends.
 
 Shell: signals.
 """
@@ -12,8 +13,9 @@ Shell: signals.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kohort.errors import UsageError
@@ -52,6 +54,12 @@ class Parcel(NamedTuple):
     handler: str
 
 
+class Call(NamedTuple):
+    """The child begins a call that may take `timeout_s` seconds; 0: one without a limit, or none."""
+
+    timeout_s: float
+
+
 Task = tuple[str, Any]
 """One outcome on its way back: its kind and what belongs to it."""
 
@@ -69,7 +77,28 @@ def child_main(pipe: Any, specs: Mapping[str, HandlerSpec], store_url: str | Non
     # one that dies of it would be taken for the victim of its record.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with nullcontext() if store_url is None else ThreadLookups(store_url) as lookups:
-        _serve(pipe, Invoker(specs, lookups))
+        _serve(pipe, Invoker(_announced(pipe, specs), lookups))
+
+
+def _announced(pipe: Any, specs: Mapping[str, HandlerSpec]) -> Mapping[str, HandlerSpec]:
+    """The handlers; those with a limit tell the parent when a call begins and ends."""
+
+    def announced(function: Callable[..., Any], timeout_ms: int) -> Callable[..., Any]:
+        def call(received: Any) -> Any:
+            pipe.send(Call(timeout_ms / 1_000))
+            try:
+                return function(received)
+            finally:
+                pipe.send(Call(0))
+
+        return call
+
+    return {
+        name: replace(spec, function=announced(spec.function, spec.timeout_ms))
+        if spec.timeout_ms
+        else spec
+        for name, spec in specs.items()
+    }
 
 
 def _serve(pipe: Any, invoker: Invoker) -> None:

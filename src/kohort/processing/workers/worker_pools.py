@@ -26,7 +26,7 @@ from kohort.errors import UsageError
 from kohort.processing.engine.engine import NOT_BEGUN, Outcome
 from kohort.processing.engine.partition_state import Item
 from kohort.processing.workers.handlers import TIMED_OUT, HandlerSpec, Invoker
-from kohort.processing.workers.process_worker import Task, child_main, pack, unpack
+from kohort.processing.workers.process_worker import Call, Task, child_main, pack, unpack
 from kohort.processing.workers.timer_slack import wake_on_time
 from kohort.retry.classify import Disposition, Failure, stated
 
@@ -179,7 +179,6 @@ class ProcessPool(_Crew):
         self._specs = dict(specs)
         self._store_url = store_url
         self._context = multiprocessing.get_context("spawn")
-        self._timeout_s = max((s.timeout_ms for s in specs.values()), default=0) / 1_000
 
     def _work(self, report: Report) -> None:
         child = _Child(self._context, self._specs, self._store_url)
@@ -197,7 +196,7 @@ class ProcessPool(_Crew):
 
     def _run(self, child: _Child, items: list[Item]) -> list[Outcome] | None:
         """All at once; after a death one by one, to find the record that kills."""
-        answer = child.ask(items, self._timeout_s * len(items))
+        answer = child.ask(items)
         if not isinstance(answer, Failure):
             return answer
         if len(items) == 1:
@@ -208,7 +207,7 @@ class ProcessPool(_Crew):
             if item.lane is not None and item.lane in failed:
                 outcomes.append(NOT_BEGUN)
                 continue
-            one = child.ask([item], self._timeout_s)
+            one = child.ask([item])
             outcome = (
                 self._alone(child, item, one)[0]
                 if isinstance(one, Failure)
@@ -223,7 +222,7 @@ class ProcessPool(_Crew):
         """It killed its process alone: once may be chance, twice is the record."""
         if death.reason == TIMED_OUT:
             return [death]
-        again = child.ask([item], self._timeout_s)
+        again = child.ask([item])
         if isinstance(again, Failure):
             return [again]
         return again or [None]
@@ -240,18 +239,23 @@ class _Child:
         self._process: Any = None
         self._pipe: Any = None
 
-    def ask(self, items: Sequence[Item], timeout_s: float) -> list[Outcome] | Failure | None:
-        """The outcomes; a Failure when the process died or took too long."""
+    def ask(self, items: Sequence[Item]) -> list[Outcome] | Failure | None:
+        """The outcomes; a Failure when the process died or a call took too long."""
         if self._process is None:
             self._start()
+        timeout_s = 0.0
         try:
             self._pipe.send([pack(item) for item in items])
-            if timeout_s and not self._pipe.poll(timeout_s):
-                self.kill()
-                return stated(
-                    TIMED_OUT, permanent=False, message=f"it took longer than {timeout_s:g} s"
-                )
-            answer: list[Task] | UsageError | None = self._pipe.recv()
+            while True:
+                if timeout_s and not self._pipe.poll(timeout_s):
+                    self.kill()
+                    return stated(
+                        TIMED_OUT, permanent=False, message=f"it took longer than {timeout_s:g} s"
+                    )
+                answer: Call | list[Task] | UsageError | None = self._pipe.recv()
+                if not isinstance(answer, Call):
+                    return unpack(answer)
+                timeout_s = answer.timeout_s
         except (EOFError, OSError):
             code = self._code()
             self.kill()
@@ -261,7 +265,6 @@ class _Child:
                 disposition=Disposition.CRASH,
                 message=f"the worker process ended with {code} at work on this record",
             )
-        return unpack(answer)
 
     def _code(self) -> str:
         self._process.join(1)
