@@ -383,6 +383,17 @@ def test_an_upsert_rejects_too(url: str) -> None:
     query.close()
 
 
+def test_a_rejected_row_with_a_null_in_its_key_replaces_nothing(url: str) -> None:
+    """Spec 6.5: the row that is there stays, as it does where the key has no NULL."""
+    ddl = "CREATE TABLE t (k TEXT, m TEXT, n INTEGER CHECK (n >= 0), UNIQUE (k, m))"
+    query = Query(url, ["k", "m", "n"], ddl, key=("k", "m"), mode="upsert", on_violation="keep")
+    assert query.commit(query.stage(("a", None, 1), ("b", None, 2), ("c", "x", 3))) == ""
+    assert query.commit(query.stage(("a", None, -1), ("b", None, 20), ("c", "x", -3))) == ""
+    assert set(query.rows("k, m, n")) == {("a", None, 1), ("b", None, 20), ("c", "x", 3)}
+    assert query.store.query(HISTORY + " ORDER BY batch_id") == [(3, 3, 0), (3, 1, 2)]
+    query.close()
+
+
 @pytest.mark.postgres
 def test_a_text_that_the_column_cannot_read_is_a_row_that_failed(database: str) -> None:
     query = Query(database, ["k", "n"], "CREATE TABLE t (k INTEGER, n DATE)", on_violation="keep")

@@ -55,7 +55,7 @@ class Parcel(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The child begins a call that may take `timeout_s` seconds; 0: one without a limit, or none."""
+    """A call begins that may take `timeout_s` seconds; 0: it has ended."""
 
     timeout_s: float
 

@@ -170,26 +170,30 @@ class Merge:
         table = quote(output.table)
         same = " AND ".join(f"s.{quote(k)} = {table}.{quote(k)}" for k in output.key)
         return (
-            f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {self._latest(attempts)} AS s "
+            f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {self.latest(attempts)} AS s "
             f"WHERE s.{quote(output.deletes)} AND {same})"
         )
 
-    def delete_null_keys(self, attempts: Sequence[int]) -> str:
-        """Take out the rows of the table that staged rows with a NULL in their key replace or
-        delete: for a unique index no two NULLs are equal, so that neither would find them."""
-        table = quote(self.output.table)
-        same = " AND ".join(
-            f"(s.{k} = {table}.{k} OR (s.{k} IS NULL AND {table}.{k} IS NULL))"
-            for k in map(quote, self.output.key)
-        )
+    def latest(self, attempts: Sequence[int]) -> str:
+        """The staged rows that count, one a key where there is an order; to select from."""
+        rows = f"(SELECT * FROM {self.stage} WHERE {_among(attempts)})"
+        output = self.output
+        if not output.order:
+            return rows
+        order = ", ".join(f"{quote(c)} DESC NULLS LAST" for c in output.order)
         return (
-            f"DELETE FROM {table} WHERE ({_lacks_key(table, self.output.key)}) AND "
-            f"EXISTS (SELECT 1 FROM {self._latest(attempts)} AS s WHERE {same})"
+            f"(SELECT * FROM (SELECT r.*, row_number() OVER (PARTITION BY {_names(output.key)} "
+            f"ORDER BY {order}) AS kohort_rank FROM {rows} AS r) AS ranked WHERE kohort_rank = 1)"
         )
 
-    def insert(self, attempts: Sequence[int]) -> str:
-        """Insert or update everything that the batch has."""
-        return self._insert_from(self._latest(attempts))
+    def insert(self, rows: str) -> str:
+        """Insert or update the rows of `latest`, or of some suspects."""
+        output, names = self.output, _names(self.columns)
+        sql = f"INSERT INTO {quote(output.table)} ({names}) {self._rows(rows)}"
+        if output.mode != UPSERT:
+            return sql
+        what = f"UPDATE SET {self._sets('excluded')}" if self.updates else "NOTHING"
+        return f"{sql} ON CONFLICT ({_names(output.key)}) DO {what}"
 
     def merge(self, attempts: Sequence[int]) -> str:
         """As `insert` of an upsert, by PostgreSQL's MERGE; see `PostgresBatches`."""
@@ -197,7 +201,7 @@ class Merge:
         same = " AND ".join(f"t.{quote(k)} = s.{quote(k)}" for k in output.key)
         return (
             f"MERGE INTO {quote(output.table)} AS t USING "
-            f"({self._rows(self._latest(attempts))}) AS s ON {same} "
+            f"({self._rows(self.latest(attempts))}) AS s ON {same} "
             f"WHEN MATCHED THEN UPDATE SET {self._sets('s')} "
             f"WHEN NOT MATCHED THEN INSERT ({names}) "
             f"VALUES ({', '.join(f's.{quote(c)}' for c in self.columns)})"
@@ -208,13 +212,7 @@ class Merge:
         order = _names(self.output.key) if self.output.key else "1"
         return (
             f"CREATE TEMPORARY TABLE {SUSPECTS} AS SELECT s.*, "
-            f"row_number() OVER (ORDER BY {order}) AS {NUMBER} FROM {self._latest(attempts)} AS s"
-        )
-
-    def insert_suspects(self, low: int, high: int) -> str:
-        """As `insert`, of the rows numbered low to high."""
-        return self._insert_from(
-            f"(SELECT * FROM {SUSPECTS} WHERE {NUMBER} BETWEEN {low} AND {high})"
+            f"row_number() OVER (ORDER BY {order}) AS {NUMBER} FROM {self.latest(attempts)} AS s"
         )
 
     @property
@@ -225,14 +223,6 @@ class Merge:
     def suspect(self, number: int) -> str:
         """One row, as it is shown."""
         return f"SELECT {_names(self.shown)} FROM {SUSPECTS} WHERE {NUMBER} = {number}"
-
-    def _insert_from(self, rows: str) -> str:
-        output, names = self.output, _names(self.columns)
-        sql = f"INSERT INTO {quote(output.table)} ({names}) {self._rows(rows)}"
-        if output.mode != UPSERT:
-            return sql
-        what = f"UPDATE SET {self._sets('excluded')}" if self.updates else "NOTHING"
-        return f"{sql} ON CONFLICT ({_names(output.key)}) DO {what}"
 
     def _rows(self, rows: str) -> str:
         """What is loaded of these rows, in the order of the key."""
@@ -245,18 +235,6 @@ class Merge:
         rest = [quote(c) for c in self.columns if c not in self.output.key]
         return ", ".join(f"{c} = {source}.{c}" for c in rest)
 
-    def _latest(self, attempts: Sequence[int]) -> str:
-        """The rows that count, one a key where there is an order."""
-        rows = f"(SELECT * FROM {self.stage} WHERE {_among(attempts)})"
-        output = self.output
-        if not output.order:
-            return rows
-        order = ", ".join(f"{quote(c)} DESC NULLS LAST" for c in output.order)
-        return (
-            f"(SELECT * FROM (SELECT r.*, row_number() OVER (PARTITION BY {_names(output.key)} "
-            f"ORDER BY {order}) AS kohort_rank FROM {rows} AS r) AS ranked WHERE kohort_rank = 1)"
-        )
-
 
 def null_keys(merge: Merge, attempts: Sequence[int]) -> str | None:
     """One staged row with a NULL in its key, if there is one; None without an upsert."""
@@ -266,6 +244,25 @@ def null_keys(merge: Merge, attempts: Sequence[int]) -> str | None:
         f"SELECT 1 FROM {merge.stage} AS s WHERE {_among(attempts)} "
         f"AND ({_lacks_key('s', merge.output.key)}) LIMIT 1"
     )
+
+
+def delete_null_keys(merge: Merge, rows: str) -> str:
+    """Take out what staged rows with a NULL in their key replace or delete: for a unique index no
+    two NULLs are equal, so that neither would find it."""
+    table = quote(merge.output.table)
+    same = " AND ".join(
+        f"(s.{k} = {table}.{k} OR (s.{k} IS NULL AND {table}.{k} IS NULL))"
+        for k in map(quote, merge.output.key)
+    )
+    return (
+        f"DELETE FROM {table} WHERE ({_lacks_key(table, merge.output.key)}) AND "
+        f"EXISTS (SELECT 1 FROM {rows} AS s WHERE {same})"
+    )
+
+
+def suspects_between(low: int, high: int) -> str:
+    """The suspects numbered low to high, to select from."""
+    return f"(SELECT * FROM {SUSPECTS} WHERE {NUMBER} BETWEEN {low} AND {high})"
 
 
 def _lacks_key(rows: str, key: Iterable[str]) -> str:

@@ -44,6 +44,7 @@ from kohort.spark.outputs.merge_sql import (
     Merge,
     Rejected,
     TableOutput,
+    delete_null_keys,
     null_keys,
 )
 from kohort.spark.outputs.protocol import Step, Stored, Topics, Written, ignore
@@ -215,7 +216,7 @@ class BatchStore:
         """An upsert needs a unique index over its key; the database says so."""
         try:
             with self.store.transaction() as cursor:
-                cursor.execute(merge.insert(()))
+                cursor.execute(merge.insert(merge.latest(())))
         except StoreBusyError:
             raise
         except Exception as error:  # every database has its own class
@@ -370,11 +371,9 @@ class BatchStore:
             self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
-        if lacks_keys:
-            cursor.execute(merge.delete_null_keys(attempts))
         rejected = [r for r in written.rejected if r.output == output.name]
         read = sum(staged.values()) + len(rejected)
-        loaded, refused = self._load(cursor, merge, attempts)
+        loaded, refused = self._load(cursor, merge, attempts, lacks_keys=lacks_keys)
         if merge.loads_all and loaded + len(refused) != sum(staged.values()):
             self._check_staged(cursor, merge, staged)
         if output.rejects:
@@ -393,12 +392,15 @@ class BatchStore:
             )
 
     def _load(
-        self, cursor: Cursor, merge: Merge, attempts: Sequence[int]
+        self, cursor: Cursor, merge: Merge, attempts: Sequence[int], *, lacks_keys: bool
     ) -> tuple[int, list[Rejected]]:
         """Insert or update what is staged: how many rows, and those that the database refuses."""
         if merge.output.rejects:
-            return load_each(cursor, merge, attempts, self.store.refused)
-        return cursor.execute(merge.insert(attempts)), []
+            return load_each(cursor, merge, attempts, self.store.refused, lacks_keys=lacks_keys)
+        rows = merge.latest(attempts)
+        if lacks_keys:
+            cursor.execute(delete_null_keys(merge, rows))
+        return cursor.execute(merge.insert(rows)), []
 
     def _reject(
         self, cursor: Cursor, change: _Change, output: TableOutput, rejected: Sequence[Rejected]
@@ -558,22 +560,24 @@ class PostgresBatches(BatchStore):
         """Tables with other writers of the same keys."""
 
     def _load(
-        self, cursor: Cursor, merge: Merge, attempts: Sequence[int]
+        self, cursor: Cursor, merge: Merge, attempts: Sequence[int], *, lacks_keys: bool
     ) -> tuple[int, list[Rejected]]:
         cursor.query(_SORT_IN_MEMORY)
         table = quote(merge.output.table)
         by_merge = merge.updates and table not in self.contended
         if not (by_merge and cursor.query(_TAKES_MERGE, (table,)) == [(True,)]):
-            return super()._load(cursor, merge, attempts)
+            return super()._load(cursor, merge, attempts, lacks_keys=lacks_keys)
         cursor.execute("SAVEPOINT kohort_load")
         try:
+            if lacks_keys:
+                cursor.execute(delete_null_keys(merge, merge.latest(attempts)))
             loaded = cursor.execute(merge.merge(attempts))
         except Exception as error:  # psycopg has its own classes
             sqlstate = getattr(error, "sqlstate", None)
             if self.store.refused(error) is None and sqlstate not in NO_MERGE:
                 raise
             cursor.execute("ROLLBACK TO SAVEPOINT kohort_load")
-            loaded, refused = super()._load(cursor, merge, attempts)
+            loaded, refused = super()._load(cursor, merge, attempts, lacks_keys=lacks_keys)
             if not refused:
                 self.contended.add(table)
             return loaded, refused

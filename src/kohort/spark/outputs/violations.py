@@ -15,7 +15,13 @@ from typing import Any, Final
 from kohort.retry.fenced import CONSTRAINT_REASON
 from kohort.retry.headers import ERROR_MESSAGE, ERROR_REASON
 from kohort.retry.store import ConstraintError, Cursor
-from kohort.spark.outputs.merge_sql import SUSPECTS, Merge, Rejected
+from kohort.spark.outputs.merge_sql import (
+    SUSPECTS,
+    Merge,
+    Rejected,
+    delete_null_keys,
+    suspects_between,
+)
 from kohort.spark.outputs.topics import OutputRecord
 
 MAX_REJECTED: Final = 10_000
@@ -25,16 +31,27 @@ Refused = Callable[[Exception], ConstraintError | None]
 
 
 def load_each(
-    cursor: Cursor, merge: Merge, attempts: Sequence[int], refused: Refused
+    cursor: Cursor,
+    merge: Merge,
+    attempts: Sequence[int],
+    refused: Refused,
+    *,
+    lacks_keys: bool = False,
 ) -> tuple[int, list[Rejected]]:
     """Insert what the database takes: how many rows, and those that it refuses.
 
     Args:
         refused: an error of the database as a broken constraint; None when it is another one.
+        lacks_keys: some staged row of an upsert has a NULL in its key.
 
     Raises ConstraintError for more than `MAX_REJECTED` rows.
     """
-    loaded, error = _try(cursor, merge.insert(attempts), refused)
+
+    def insert(rows: str) -> tuple[int, ConstraintError | None]:
+        removal = (delete_null_keys(merge, rows),) if lacks_keys else ()
+        return _try(cursor, (*removal, merge.insert(rows)), refused)
+
+    loaded, error = insert(merge.latest(attempts))
     if error is None:
         return loaded, []
     cursor.execute(merge.suspects(attempts))
@@ -43,7 +60,7 @@ def load_each(
     loaded, parts = 0, [(1, rows)]
     while parts:
         low, high = parts.pop()
-        count, error = _try(cursor, merge.insert_suspects(low, high), refused)
+        count, error = insert(suspects_between(low, high))
         if error is None:
             loaded += count
         elif low < high:
@@ -94,10 +111,15 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes | memoryview) else str(value)
 
 
-def _try(cursor: Cursor, sql: str, refused: Refused) -> tuple[int, ConstraintError | None]:
+def _try(
+    cursor: Cursor, statements: Sequence[str], refused: Refused
+) -> tuple[int, ConstraintError | None]:
+    """All of them or none: how many rows the last one changed, or what was refused."""
+    loaded = 0
     cursor.execute(f"SAVEPOINT {SAVEPOINT}")
     try:
-        loaded = cursor.execute(sql)
+        for sql in statements:
+            loaded = cursor.execute(sql)
     except Exception as error:  # every database has its own classes
         broken = refused(error)
         if broken is None:
