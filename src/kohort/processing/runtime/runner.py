@@ -222,18 +222,30 @@ class Runner(RebalanceListener):
 
     def run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         """Work until `stop`. Raises what ends a worker, and what only the user can mend."""
+        try:
+            self._run(publisher, retry_poller)
+        finally:
+            late = self._late_error()
+            if late is not None and self._is_broken:  # the first error is the one to raise
+                log.error("the end of the workers failed, too: %s", late, exc_info=late)
+        if late is not None:
+            raise late
+
+    def _run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         self._publisher, self.retry_poller = publisher, retry_poller
         self._is_virtual = driven() is not None
         for pool in self.pools:
             pool.start(self.post)
         if retry_poller is not None:
             retry_poller.start()
+        ending_ms: int | None = None
         self._progress_ms = self.now_ms()
         self._trouble_due_ms = self._progress_ms + LOOK_FOR_TROUBLE_MS  # connecting is no trouble
         try:
             self.consumer.subscribe(self.engine.topics, self)
             while not self._stopping:
                 self._turn()
+            ending_ms = self.now_ms()
             self._end()
         except Exception:  # any error: finished records are committed before it is raised
             self._is_broken = True
@@ -244,8 +256,24 @@ class Runner(RebalanceListener):
             self._is_over = True
             if retry_poller is not None:
                 retry_poller.stop()
-            for pool in self.pools:  # what is in flight has had its time
-                pool.stop(LAST_WAIT_S)
+            for pool in self.pools:
+                self._stop_pool(pool, ending_ms)
+
+    def _stop_pool(self, pool: Pool, ending_ms: int | None) -> None:
+        """Give the closing code of lifespans what is left of the drain."""
+        left_s = LAST_WAIT_S
+        if ending_ms is not None and not self._hurried:
+            left_s = max(left_s, (ending_ms + self.timing.drain_ms - self.now_ms()) / 1_000)
+        if not pool.stop(left_s) and not self.given_up:  # of given up records it says so already
+            log.warning("a worker of %s was still at work after %g s", pool.name, left_s)
+
+    def _late_error(self) -> BaseException | None:
+        """What a worker, or the closing code of a lifespan, has raised since the last turn."""
+        while not self._inbox.empty():
+            event = self._inbox.get()
+            if isinstance(event, Finished) and event.error is not None:
+                return event.error
+        return None
 
     def _turn(self) -> None:
         """Once around: poll, take in, hand out, publish, commit."""

@@ -4,7 +4,8 @@ Rules:
 - As many tasks as workers, each with a list of records of its own; never a task for each record.
 - A handler that takes longer than its time is cancelled, and its record is tried again later.
 - What handlers share, a session for example, is opened on the loop before the first record, and
-  closed on it at the end. What that raises ends the program.
+  closed on it at the end, before what they have started is cancelled. What that raises ends the
+  program.
 
 Shell: threads, asyncio, the clock.
 """
@@ -108,6 +109,7 @@ class TaskPool:
         """Submitted items that are not in the inbox yet; the loop is woken once for all of them."""
         self._woken = False
         self._thread: threading.Thread | None = None
+        self._whole: asyncio.Task[None] | None = None
 
     def start(self, report: Report) -> None:
         """Start the loop; `report` is called on its thread."""
@@ -117,8 +119,10 @@ class TaskPool:
             wake_on_time()
             asyncio.set_event_loop(loop)
             try:
+                self._whole = loop.create_task(self._main(report))
                 with contextlib.suppress(asyncio.CancelledError):
-                    loop.run_until_complete(self._main(report))
+                    loop.run_until_complete(self._whole)
+                loop.run_until_complete(_cancel_rest(loop))
             finally:
                 loop.close()
 
@@ -172,10 +176,20 @@ class TaskPool:
         if self._thread is None or loop is None:
             return True
         with contextlib.suppress(RuntimeError):  # it may have ended by itself
-            loop.call_soon_threadsafe(self._cancel, loop)
+            loop.call_soon_threadsafe(self._cancel)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _cancel(self, loop: asyncio.AbstractEventLoop) -> None:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
+    def _cancel(self) -> None:
+        """End the workers, then the lifespans; what those started works until they are closed."""
+        if self._whole is not None:
+            self._whole.cancel()
+
+
+async def _cancel_rest(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what the user's code has left on the loop."""
+    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await loop.shutdown_asyncgens()
