@@ -78,6 +78,30 @@ def test_avro_schemas_refer_to_others(fake, client):
     assert AvroSerde(client).deserialize("pairs", data) == pair
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('["p.A", "p.B"]', ("p.B", {"a": {"n": 7}})),
+        ('"p.B"', {"a": {"n": 7}}),
+        ('{"type": "array", "items": "p.A"}', [{"n": 7}]),
+        ('{"type": "map", "values": ["null", "p.A"]}', {"k": {"n": 7}, "l": None}),
+    ],
+    ids=["union", "name", "array", "map"],
+)
+def test_an_avro_schema_may_be_nothing_but_references(fake, client, text, value):
+    """As Confluent has it for several kinds of events in one topic."""
+    a = {"type": "record", "name": "p.A", "fields": [{"name": "n", "type": "int"}]}
+    b = {"type": "record", "name": "p.B", "fields": [{"name": "a", "type": "p.A"}]}
+    fake.add("a", {"schema": json.dumps(a)})
+    below = [{"name": "p.A", "subject": "a", "version": 1}]
+    fake.add("b", {"schema": json.dumps(b), "references": below})
+    schema = Schema(text, references=(Reference("p.A", "a", 1), Reference("p.B", "b", 1)))
+    data = AvroSerde(client, schema).serialize("t", value)
+    expected = value[1] if isinstance(value, tuple) else value
+    assert AvroSerde(client).deserialize("t", data) == expected
+    assert AvroSerde(client, schema).deserialize("t", data) == expected
+
+
 def test_keys_have_a_subject_of_their_own_and_subjects_may_be_chosen(fake, client):
     AvroSerde(client, '"string"').serialize("t", "k", "key")
     AvroSerde(client, '"string"', subject=lambda t, p: "mine").serialize("t", "k")
@@ -109,6 +133,62 @@ def test_json_schemas_refer_to_others(fake, client):
     schema = Schema('{"$ref": "adult.json"}', "JSON", (Reference("adult.json", "adult", 1),))
     with pytest.raises(UsageError, match="minimum"):
         JsonSchemaSerde(client, schema).serialize("t", {"age": 3})
+
+
+def test_a_json_schema_refers_to_one_that_refers_to_a_third(fake, client):
+    fake.add("adult", {"schema": json.dumps(ADULT), "schemaType": "JSON"})
+    below = [{"name": "adult.json", "subject": "adult", "version": 1}]
+    team = {"type": "array", "items": {"$ref": "adult.json"}}
+    fake.add("team", {"schema": json.dumps(team), "schemaType": "JSON", "references": below})
+    schema = Schema('{"$ref": "team.json"}', "JSON", (Reference("team.json", "team", 1),))
+    data = JsonSchemaSerde(client, schema).serialize("t", [{"age": 20}])
+    assert JsonSchemaSerde(client).deserialize("t", data) == [{"age": 20}]
+    with pytest.raises(UsageError, match="minimum"):
+        JsonSchemaSerde(client, schema).serialize("t", [{"age": 3}])
+
+
+def versions_of_a_file(package: str = "p"):
+    """Order of a file, and Header and Order of its next version, where Header comes first."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    classes: list[Any] = []
+    for names in (["Order"], ["Header", "Order"]):
+        file = descriptor_pb2.FileDescriptorProto(name="f.proto", package=package, syntax="proto3")
+        for name in names:
+            file.message_type.add(name=name).field.add(name="n", number=1, type=5, label=1)
+        pool = descriptor_pool.DescriptorPool()
+        pool.Add(file)
+        classes += [
+            message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+            for name in names
+        ]
+    return classes
+
+
+@pytest.mark.parametrize("source", [False, True], ids=["descriptor", "source"])
+def test_a_protobuf_message_may_move_within_its_file(fake, client, source):
+    """Its name counts, not its number: the bytes are the same."""
+    old, header, new = versions_of_a_file()
+
+    def read(kind: type[Any], data: bytes) -> Any:
+        return ProtobufSerde(client, kind).deserialize("t", data)
+
+    data = {kind: ProtobufSerde(client, kind).serialize("t", kind(n=7)) for kind in (old, new)}
+    other = ProtobufSerde(client, header).serialize("t", header(n=9))
+    if source:  # as Java registers it; the descriptor is a question of its own
+        for number, schema in enumerate(fake.schemas):
+            fake.serialized[f"source {number}"] = schema["schema"]
+            schema["schema"] = f"source {number}"
+    assert (read(old, data[new]).n, read(new, data[old]).n) == (7, 7)
+    with pytest.raises(DeserializationError, match=r"message \[0\] of its file, and Order is \[1\]"):
+        read(old, other)
+
+
+def test_a_protobuf_message_of_another_package_is_known_by_its_number(client):
+    old, _, _ = versions_of_a_file()
+    copied, _, _ = versions_of_a_file("copied")
+    data = ProtobufSerde(client, old).serialize("t", old(n=7))
+    assert ProtobufSerde(client, copied).deserialize("t", data).n == 7
 
 
 def messages():
@@ -195,8 +275,10 @@ def test_a_schema_of_another_kind_is_refused(client):
         AvroSerde(client).deserialize("t", b"\0\0\0\0\x01")
 
 
-def test_a_registry_that_does_not_answer_is_retriable(fake):
-    fake.fail_with = 503
+@pytest.mark.parametrize("status", [503, 429, 408])
+def test_a_registry_that_does_not_answer_is_retriable(fake, status):
+    """429 and 408: not now."""
+    fake.fail_with = status
     client = SchemaRegistry(f"{fake.url}, http://127.0.0.1:1")
     with pytest.raises(ConnectionFailedError, match="no schema registry answers") as caught:
         client.by_id(1)
@@ -215,6 +297,25 @@ def test_credentials(fake):
     with pytest.raises(SchemaRegistryError):
         SchemaRegistry(fake.url, token=lambda: "t0k").by_id(1)
     assert fake.authorization == ["Basic ZXZhOnNAY3J0", "Bearer t0k"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_are_no_fault_of_the_schema(fake, status):
+    """Else an App whose token has expired dead-letters its whole topic."""
+    fake.fail_with = status
+    with pytest.raises(SchemaRegistryError) as caught:
+        SchemaRegistry(fake.url).by_id(1)
+    assert caught.value.retriable
+
+
+def test_what_was_not_registered_may_be_registered_at_once(client):
+    schema = Schema('"string"')
+    for ask in (client.look_up, client.version_of):
+        with pytest.raises(SchemaRegistryError, match="Schema not found"):
+            ask("t-value", schema)
+    known = client.register("t-value", schema)
+    assert client.look_up("t-value", schema) == known
+    assert client.version_of("t-value", schema) == 1
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8081", "ftp://x", "file:///etc/passwd"])

@@ -11,8 +11,6 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,10 +19,14 @@ from kohort.serdes.avro import AvroSerde
 from kohort.serdes.basic import Part
 from kohort.serdes.framed import Framed, Subject, by_topic, framed, missing
 from kohort.serdes.json_schema import JsonSchemaSerde
-from kohort.serdes.protobuf import pack_indexes, unpack_indexes
+from kohort.serdes.protobuf import (
+    PROTOBUF,
+    descriptor_of,
+    pack_indexes,
+    unpack_indexes,
+    with_descriptor,
+)
 from kohort.serdes.registry import Schema, SchemaRegistry
-
-PROTOBUF = "PROTOBUF"
 
 
 class _Writer(NamedTuple):
@@ -55,10 +57,7 @@ class RegistrySerde(Framed[Any]):
         return framed(writer.schema_id, writer.write(value))
 
     def _look_up(self, schema_id: int) -> Schema:
-        schema = self.registry.by_id(schema_id)
-        if schema.kind == PROTOBUF and descriptor_of(schema) is None:
-            return self.registry.by_id(schema_id, serialized=True)
-        return schema
+        return with_descriptor(self.registry, schema_id)
 
     def _write_of(self, schema: Schema) -> Callable[[Any], bytes]:
         if schema.kind == "JSON":
@@ -113,19 +112,6 @@ def _protobuf() -> tuple[Any, Any]:
     except ImportError as error:
         raise missing("protobuf", error) from error
     return json_format, descriptor_pool.DescriptorPool()
-
-
-def descriptor_of(schema: Schema) -> Any | None:
-    """The file that a schema's text holds as a descriptor in base64; None for source text."""
-    from google.protobuf import descriptor_pb2
-    from google.protobuf.message import DecodeError
-
-    try:
-        return descriptor_pb2.FileDescriptorProto.FromString(
-            base64.b64decode(schema.text, validate=True)
-        )
-    except (binascii.Error, ValueError, DecodeError):
-        return None
 
 
 def message_class(

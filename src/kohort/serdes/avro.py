@@ -64,7 +64,7 @@ class AvroSerde(Framed[Any]):
         named: dict[str, Any] = {}
         for below in resolved(self.registry, schema):
             self._avro.parse_schema(json.loads(below.text), named_schemas=named)
-        return self._avro.parse_schema(json.loads(schema.text), named_schemas=named)
+        return self._avro.parse_schema(_whole(json.loads(schema.text), named), named_schemas=named)
 
     def _read(self, reader: Any, payload: memoryview) -> Any:
         source = io.BytesIO(payload)
@@ -72,3 +72,18 @@ class AvroSerde(Framed[Any]):
         if source.tell() != len(payload):
             raise DeserializationError(f"{len(payload) - source.tell()} bytes are left over")
         return value
+
+
+def _whole(schema: Any, named: dict[str, Any]) -> Any:
+    """A schema with the referenced ones in the place of their names. `fastavro` keeps names with
+    records only, and the outermost schema may be a name, a union, an array or a map."""
+    if isinstance(schema, str):
+        return named.get(schema, schema)
+    if isinstance(schema, list):
+        return [_whole(branch, named) for branch in schema]
+    inner = {"array": "items", "map": "values"}.get(schema["type"]) if _is_simple(schema) else None
+    return schema if inner is None else {**schema, inner: _whole(schema[inner], named)}
+
+
+def _is_simple(schema: Any) -> bool:
+    return isinstance(schema, dict) and isinstance(schema.get("type"), str)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kohort.errors import DeserializationError, UsageError
 from kohort.serdes.framed import Framed, Subject, by_topic, missing
-from kohort.serdes.registry import Schema, SchemaRegistry
+from kohort.serdes.registry import Schema, SchemaRegistry, referenced
 
 
 class JsonSchemaSerde(Framed[Any]):
@@ -68,12 +68,12 @@ class JsonSchemaSerde(Framed[Any]):
         kind = self._lib.validators.validator_for(parsed, default=self._lib.Draft202012Validator)
         # Only what the registry refers to is ever looked up: never an address in the schema.
         known = self._referencing.Registry().with_resources(
-            [(r.name, self._resource(r.subject, r.version)) for r in schema.references]
+            [(name, self._resource(below)) for name, below in referenced(self.registry, schema)]
         )
         return kind(parsed, registry=known)
 
-    def _resource(self, subject: str, version: int) -> Any:
-        document = json.loads(self.registry.by_version(subject, version).text)
+    def _resource(self, schema: Schema) -> Any:
+        document = json.loads(schema.text)
         fallback = self._referencing.jsonschema.DRAFT202012
         return self._referencing.Resource.from_contents(document, default_specification=fallback)
 

@@ -3,6 +3,9 @@
 Rules:
 - Values are messages of the class that is given; the registry says of which message of a file the
   bytes are (its indexes, zigzag varints behind the id; a lone 0 is the first message).
+- Those numbers are of the writer's file, which may have other messages before this one: what counts
+  is the name there. Where the writer's file has no message of this name (its package was renamed),
+  or the registry gives no descriptor, the numbers count.
 - The schema that is registered is the file's descriptor in base64, as Confluent's clients write it;
   imported files come first, each under its own name, except Google's own.
 """
@@ -12,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import base64
+import binascii
 from typing import Any, Generic, TypeVar
 
 from kohort.errors import DeserializationError
@@ -19,6 +23,7 @@ from kohort.serdes.framed import Framed, Subject, by_topic, missing
 from kohort.serdes.registry import Reference, Schema, SchemaRegistry
 
 M = TypeVar("M")
+PROTOBUF = "PROTOBUF"
 _INDEXES_MAX = 64
 
 
@@ -68,23 +73,29 @@ class ProtobufSerde(Framed[M], Generic[M]):
             version = self.registry.version_of(imported.name, below)
             references.append(Reference(imported.name, imported.name, version))
         text = base64.b64encode(file.serialized_pb).decode()
-        return Schema(text, "PROTOBUF", tuple(references))
+        return Schema(text, PROTOBUF, tuple(references))
 
     def _write(self, value: M) -> bytes:
         message: Any = value
         return self._head + message.SerializeToString()
 
-    def _reader(self, schema: Schema) -> Any:
-        if schema.kind != "PROTOBUF":
-            raise DeserializationError(f"its schema is of kind {schema.kind}, not PROTOBUF")
-        return schema
+    def _look_up(self, schema_id: int) -> Schema:
+        return with_descriptor(self.registry, schema_id)
 
-    def _read(self, reader: Any, payload: memoryview) -> M:
+    def _reader(self, schema: Schema) -> tuple[int, ...]:
+        """The numbers of this message in the writer's file."""
+        if schema.kind != PROTOBUF:
+            raise DeserializationError(f"its schema is of kind {schema.kind}, not PROTOBUF")
+        file = descriptor_of(schema)
+        found = None if file is None else _indexes_in(file, self._message.DESCRIPTOR)
+        return self._indexes if found is None else found
+
+    def _read(self, reader: tuple[int, ...], payload: memoryview) -> M:
         indexes, at = unpack_indexes(payload)
-        if indexes != self._indexes:
+        if indexes != reader:
             raise DeserializationError(
                 f"it is message {list(indexes)} of its file, and {self._message.__name__} is "
-                f"{list(self._indexes)}"
+                f"{list(reader)}"
             )
         message = self._message()
         try:
@@ -92,6 +103,45 @@ class ProtobufSerde(Framed[M], Generic[M]):
         except self._decode_error as error:
             raise DeserializationError(f"not a {self._message.__name__}: {error}") from error
         return message
+
+
+def with_descriptor(registry: SchemaRegistry, schema_id: int) -> Schema:
+    """The schema of an id; a Protobuf one as its descriptor, where the registry has that."""
+    schema = registry.by_id(schema_id)
+    if schema.kind == PROTOBUF and descriptor_of(schema) is None:
+        return registry.by_id(schema_id, serialized=True)
+    return schema
+
+
+def descriptor_of(schema: Schema) -> Any | None:
+    """The file that a schema's text holds as a descriptor in base64; None for source text."""
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(
+            base64.b64decode(schema.text, validate=True)
+        )
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+
+
+def _indexes_in(file: Any, descriptor: Any) -> tuple[int, ...] | None:
+    """The way to the message of this name in another version of its file; None without one."""
+    name = descriptor.full_name
+    if file.package:
+        if not name.startswith(f"{file.package}."):
+            return None
+        name = name.removeprefix(f"{file.package}.")
+    way: list[int] = []
+    messages = file.message_type
+    for part in name.split("."):
+        at = next((n for n, each in enumerate(messages) if each.name == part), None)
+        if at is None:
+            return None
+        way.append(at)
+        messages = messages[at].nested_type
+    return tuple(way)
 
 
 def indexes_of(descriptor: Any) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 Rules:
 - A registry's answer about an id never changes, so it is kept (`cached_max` of them, the least used
   goes). An unknown id may become known: it is asked again after `_RETRY_S`.
-- Several addresses are tried in turn. A registry that does not answer is a ConnectionFailedError,
-  which is retriable; one that refuses, a SchemaRegistryError, which is not.
+- Several addresses are tried in turn. A registry that does not answer, or is too busy to, is a
+  ConnectionFailedError, which is retriable. One that refuses is a SchemaRegistryError, which is
+  not, except for refused credentials: those are not the fault of the schema that was asked for.
 - Calls block, for at most `timeout_s` an address; safe from several threads.
 
 Shell: sockets, threads, the clock.
@@ -20,7 +21,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,8 @@ CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _ANSWER_BYTES_MAX: Final = 16 << 20
 _RETRY_S: Final = 10.0
 _NOT_FOUND: Final = 404
+_NOT_ADMITTED: Final = frozenset({401, 403, 407})
+_NOT_NOW: Final = frozenset({408, 429})
 _SERVER_FAULT: Final = 500
 
 
@@ -139,13 +142,19 @@ class SchemaRegistry:
         Raises SchemaRegistryError when it is not compatible with the subject's earlier ones.
         """
         path = f"/subjects/{_quoted(subject)}/versions"
-        return self._kept((subject, schema), lambda: int(self._call(path, _body(schema))["id"]))
+        key = ("register", subject, schema)
+        schema_id = self._kept(key, lambda: int(self._call(path, _body(schema))["id"]))
+        with self._lock:  # refused before it was registered
+            self._unknown.pop(("look up", subject, schema), None)
+            self._unknown.pop(("number", subject, schema), None)
+        return schema_id
 
     def look_up(self, subject: str, schema: Schema) -> int:
         """The id of a schema that is registered under the subject. Raises SchemaRegistryError if
         not."""
         path = f"/subjects/{_quoted(subject)}"
-        return self._kept((subject, schema), lambda: int(self._call(path, _body(schema))["id"]))
+        key = ("look up", subject, schema)
+        return self._kept(key, lambda: int(self._call(path, _body(schema))["id"]))
 
     def version_of(self, subject: str, schema: Schema) -> int:
         """The version that a registered schema has under its subject."""
@@ -216,10 +225,12 @@ class SchemaRegistry:
             except urllib.error.HTTPError as error:
                 with error:
                     message = _message_of(error)
-                if error.code < _SERVER_FAULT:
-                    raise SchemaRegistryError(
+                if error.code < _SERVER_FAULT and error.code not in _NOT_NOW:
+                    refused = SchemaRegistryError(
                         f"the schema registry {base} refused {path}: {message}{_cure(error.code)}"
-                    ) from None
+                    )
+                    refused.retriable = error.code in _NOT_ADMITTED
+                    raise refused from None
                 failed.append(f"{base}: {message}")
             except OSError as error:  # URLError is one
                 failed.append(f"{base}: {getattr(error, 'reason', error)}")
@@ -285,20 +296,24 @@ def _message_of(error: urllib.error.HTTPError) -> str:
 def _cure(code: int) -> str:
     if code == _NOT_FOUND:
         return "; was it written with another registry?"
-    return "; check the user and password, or the token" if code in (401, 403) else ""
+    return "; check the user and password, or the token" if code in _NOT_ADMITTED else ""
 
 
-def resolved(registry: SchemaRegistry, schema: Schema, depth: int = 0) -> Sequence[Schema]:
+def resolved(registry: SchemaRegistry, schema: Schema) -> Sequence[Schema]:
     """The schemas that this one refers to, directly or not, each before those that use it."""
+    return list(dict.fromkeys(below for _, below in referenced(registry, schema)))
+
+
+def referenced(
+    registry: SchemaRegistry, schema: Schema, depth: int = 0
+) -> Iterator[tuple[str, Schema]]:
+    """As `resolved`, each with the name that it is referred to by, and as often as it is."""
     if depth > _DEPTH_MAX:
         raise SchemaRegistryError(f"references are nested deeper than {_DEPTH_MAX}")
-    schemas: list[Schema] = []
     for reference in schema.references:
         below = registry.by_version(reference.subject, reference.version)
-        schemas += [s for s in resolved(registry, below, depth + 1) if s not in schemas]
-        if below not in schemas:
-            schemas.append(below)
-    return schemas
+        yield from referenced(registry, below, depth + 1)
+        yield reference.name, below
 
 
 _DEPTH_MAX: Final = 32

@@ -101,6 +101,8 @@ class AvroDecoder:
             schema = written_as(self._registry, self._registry.by_id(schema_id))
             return make(plan_of(schema, self.type, self._strict, self._reader))
         except (SchemaRegistryError, DeserializationError, ConfigError) as error:
+            if error.retriable:  # credentials: no value is at fault
+                raise
             return f"schema {schema_id}: {error}"
 
 

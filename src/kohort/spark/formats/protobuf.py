@@ -20,8 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kohort.errors import ConfigError, DeserializationError
-from kohort.serdes.any_kind import add_well_known, descriptor_of, message_class
-from kohort.serdes.protobuf import indexes_of, pack_indexes
+from kohort.serdes.any_kind import add_well_known, message_class
+from kohort.serdes.protobuf import descriptor_of, indexes_of, pack_indexes
 from kohort.serdes.registry import SchemaRegistry
 from kohort.spark.formats.decoded import Decoded, isolate, messages, spread
 from kohort.spark.formats.options import Format
