@@ -87,7 +87,7 @@ class ProtobufSerde(Framed[M], Generic[M]):
         if schema.kind != PROTOBUF:
             raise DeserializationError(f"its schema is of kind {schema.kind}, not PROTOBUF")
         file = descriptor_of(schema)
-        found = None if file is None else _indexes_in(file, self._message.DESCRIPTOR)
+        found = None if file is None else indexes_in(file, self._message.DESCRIPTOR.full_name)
         return self._indexes if found is None else found
 
     def _read(self, reader: tuple[int, ...], payload: memoryview) -> M:
@@ -126,9 +126,8 @@ def descriptor_of(schema: Schema) -> Any | None:
         return None
 
 
-def _indexes_in(file: Any, descriptor: Any) -> tuple[int, ...] | None:
-    """The way to the message of this name in another version of its file; None without one."""
-    name = descriptor.full_name
+def indexes_in(file: Any, name: str) -> tuple[int, ...] | None:
+    """The way to the message of this full name in a version of its file; None without one."""
     if file.package:
         if not name.startswith(f"{file.package}."):
             return None

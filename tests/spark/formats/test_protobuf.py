@@ -189,10 +189,34 @@ def test_messages_in_a_registrys_format() -> None:
         assert errors[2] == "it is another message of its file"
         assert "does not begin as a schema registry's" in errors[3]
         assert errors[5] == f"not a {ORDER}"
-        assert registry.asked == []
+        assert registry.asked == ["GET /schemas/ids/1"], "once, for the place of the message"
         first = decoder(None, registry=registry.url, subject="t-value")
         found = first.decode(pa.array([head + b"\0" + b"\x08\x07"], pa.binary()))
         assert found.values.to_pylist() == [{"n": 7}]
+
+
+def test_a_message_may_have_moved_within_its_file() -> None:
+    """Its number counts in the file that it was written with, and so does another's."""
+    old = descriptor_pb2.FileDescriptorProto(name="m.proto", package="m", syntax="proto3")
+    old.message_type.add(name="Order").field.add(name="n", number=1, type=5, label=1)
+    new = descriptor_pb2.FileDescriptorProto(name="m.proto", package="m", syntax="proto3")
+    new.message_type.add(name="Header").field.add(name="n", number=1, type=5, label=1)
+    new.message_type.add().CopyFrom(old.message_type[0])
+    with running() as registry:
+        for file in (old, new):
+            text = base64.b64encode(file.SerializeToString()).decode()
+            registry.add("t-value", {"schemaType": "PROTOBUF", "schema": text})
+        first, second, third = (struct.pack(">bI", 0, number) for number in (1, 2, 3))
+        body = b"\x08\x07"
+        data = [first + b"\0" + body, second + b"\x02\x02" + body, second + b"\0" + body]
+        column = pa.array([*data, third + b"\0" + body], pa.binary())
+        # The old file has no Header: there the newest one's number counts.
+        for name, expected in (("m.Order", [7, 7, None]), ("m.Header", [7, None, 7])):
+            reading = decoder(None, name, registry=registry.url, subject="t-value")
+            decoded = pickle.loads(pickle.dumps(reading)).decode(column)
+            values = [row and row["n"] for row in decoded.values.to_pylist()]
+            assert values == [*expected, None]
+            assert decoded.errors.to_pylist()[3].startswith("schema 3: the schema registry")
 
 
 def around_itself() -> Any:

@@ -19,9 +19,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from kohort.errors import ConfigError, DeserializationError
+from kohort.errors import ConfigError, DeserializationError, SchemaRegistryError
 from kohort.serdes.any_kind import add_well_known, message_class
-from kohort.serdes.protobuf import descriptor_of, indexes_of, pack_indexes
+from kohort.serdes.protobuf import (
+    PROTOBUF,
+    descriptor_of,
+    indexes_in,
+    indexes_of,
+    pack_indexes,
+    with_descriptor,
+)
 from kohort.serdes.registry import SchemaRegistry
 from kohort.spark.formats.decoded import Decoded, isolate, messages, spread
 from kohort.spark.formats.options import Format
@@ -31,6 +38,7 @@ _WIDER: Final = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
+_PLACES_MAX: Final = 1_000
 
 
 class ProtobufDecoder:
@@ -103,9 +111,39 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
     return _named(file, format_.message)
 
 
-def place_of(message: Any) -> bytes:
-    """What says in a registry's wire format which message of its file a payload is."""
-    return pack_indexes(indexes_of(message))
+class Places:
+    """What says in a registry's wire format that a payload is this message, by the schema's id.
+
+    Its number counts in the file that it was written with: that version may have other messages
+    before it. The newest file's number counts where the writer's has no message of its name.
+    """
+
+    def __init__(self, message: Any, registry: SchemaRegistry) -> None:
+        self._name, self._newest = message.full_name, pack_indexes(indexes_of(message))
+        self._registry = registry
+        self._found: dict[int, bytes | str] = {}
+
+    def __call__(self, schema_id: int) -> bytes | str:
+        """The bytes behind the id, or why there are none."""
+        found = self._found.get(schema_id)
+        if found is None:
+            if len(self._found) >= _PLACES_MAX:
+                self._found.clear()
+            found = self._found[schema_id] = self._asked(schema_id)
+        return found
+
+    def _asked(self, schema_id: int) -> bytes | str:
+        try:
+            schema = with_descriptor(self._registry, schema_id)
+        except SchemaRegistryError as error:
+            if error.retriable:  # credentials: no value is at fault
+                raise
+            return f"schema {schema_id}: {error}"
+        if schema.kind != PROTOBUF:
+            return f"schema {schema_id}: its schema is of kind {schema.kind}, not PROTOBUF"
+        file = descriptor_of(schema)
+        indexes = None if file is None else indexes_in(file, self._name)
+        return self._newest if indexes is None else pack_indexes(indexes)
 
 
 def _of_text(format_: Format) -> list[bytes]:

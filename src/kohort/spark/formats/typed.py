@@ -28,7 +28,7 @@ from kohort.spark.formats.json import JsonDecoder
 from kohort.spark.formats.json_schema import type_of
 from kohort.spark.formats.options import Format, Formats
 from kohort.spark.formats.patience import PatientRegistry
-from kohort.spark.formats.protobuf import ProtobufDecoder, message_of, place_of
+from kohort.spark.formats.protobuf import Places, ProtobufDecoder, message_of
 from kohort.spark.formats.types import parse_schema
 
 pc: Any = pyarrow.compute
@@ -57,7 +57,7 @@ def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
     if format_.name == "protobuf":
         message = message_of(format_, registry)
         payload = ProtobufDecoder(message, type_)
-        return payload if registry is None else FramedDecoder(payload, place_of(message))
+        return payload if registry is None else FramedDecoder(payload, Places(message, registry))
     if format_.name in ("json", "json-schema"):
         decoder = JsonDecoder(type_ or _json_type(format_, registry), format_.evolution)
         return decoder if registry is None else FramedDecoder(decoder)

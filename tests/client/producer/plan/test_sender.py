@@ -98,6 +98,35 @@ def test_no_more_batches_are_under_way_than_a_broker_knows_again() -> None:
     assert sixth.batches[0].sequence == 5
 
 
+def test_nothing_overtakes_what_is_in_flight_for_a_topic_that_was_deleted() -> None:
+    """P1: the topic that was created again has no sequences: it took the second batch, and the
+    first, which had gone to the deleted topic, behind it (seed 74001092)."""
+    side = idempotent(max_in_flight_requests_per_connection=5)
+    (first,) = one_by_one(side, 1)
+    side.sender.topic_recreated("t")
+    assert one_by_one(side, 1) == []
+    side.refuse(first, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 6)
+    (again,) = side.plan(1_000)
+    assert again.batches == first.batches
+    side.ok(again, 1_001)
+    (second,) = side.plan(1_001)
+    assert [plan.batches[0].sequence for plan in (again, second)] == [0, 1]
+
+
+def test_a_request_that_waited_while_its_topic_was_created_again_is_held_back() -> None:
+    """P1: its connection had to be opened first; the batch before it is at the deleted topic."""
+    side = idempotent(max_in_flight_requests_per_connection=5)
+    first, second = one_by_one(side, 2)
+    side.sender.topic_recreated("t")
+    assert not side.sender.hold_back(first, 6), "it has none before it"
+    assert side.sender.hold_back(second, 6)
+    assert second.batches == []
+    assert side.plan(6) == []
+    side.ok(first, 7)
+    (again,) = side.plan(7)
+    assert again.batches[0].sequence == 1
+
+
 def seal_of(batch):
     """What the batch would be on the wire; it stays as it is."""
     return batch.builder.build()

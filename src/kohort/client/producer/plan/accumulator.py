@@ -133,6 +133,7 @@ class PartitionQueue(Slot):
         "ordinals",
         "packing",
         "partition",
+        "recreated",
         "topic",
         "usual_bytes",
     )
@@ -152,6 +153,8 @@ class PartitionQueue(Slot):
         """Producer id and epoch that its batches carry."""
         self.bump = False
         """True when the broker does not expect `next_sequence`: the next epoch starts over."""
+        self.recreated = False
+        """True when its topic was created again since what is in flight was sent."""
         self.ordinals = 0
         self.usual_bytes = 0
         """The size that its last batch grew to and made use of."""

@@ -16,6 +16,9 @@ Rules (KIP-98, KIP-360, KIP-679):
   batch that was packed larger than a request may be is split before it leaves.
 - Nothing leaves behind a batch of its partition that is back in line (it was split, or is tried
   again): it goes back to its place there. So not even without idempotence does that reorder.
+- While batches for a topic that was deleted are in flight, nothing leaves for the topic that was
+  created again under its name: those come back, and the new log knows no sequence that would keep
+  what is behind them waiting.
 - Every batch gets exactly one outcome, but one that was split has its halves'.
 """
 
@@ -173,8 +176,9 @@ class Sender:
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
         if queue.closed[0].leased:
             return False
-        if queue.bump and queue.in_flight:
+        if (queue.bump or queue.recreated) and queue.in_flight:
             return False
+        queue.recreated = False
         if queue.identity is None or queue.bump:
             self._identify(queue)
             if self.id_state is IdState.WANTED:
@@ -227,7 +231,7 @@ class Sender:
             if batch.count > 1 and len(batch.payload) > self._request_bytes_max:
                 plan.batches.remove(batch)
                 self._split(batch, now_ms)
-            elif queue.closed and queue.closed[0].ordinal < batch.ordinal:
+            elif _is_behind(batch):
                 plan.batches.remove(batch)
                 queue.in_flight.remove(batch)
                 batch.attempts -= 1
@@ -235,6 +239,11 @@ class Sender:
         if not plan.batches:
             self._requests[plan.node_id] -= 1
         return len(plan.batches) < planned
+
+    def topic_recreated(self, topic: str) -> None:
+        """A topic was deleted and created again: what is in flight for the old one comes first."""
+        for queue in self._accumulator.queues.values():
+            queue.recreated |= queue.topic == topic
 
     def next_deadline(self) -> int | None:
         """When `plan` or `expire` may have something new to do, as of the last `plan`."""
@@ -488,6 +497,14 @@ def _has_predecessor(batch: Batch) -> bool:
     if queue.closed and queue.closed[0].ordinal < batch.ordinal:
         return True
     return any(other.ordinal < batch.ordinal for other in queue.in_flight)
+
+
+def _is_behind(batch: Batch) -> bool:
+    """Whether an older batch of the partition must leave, or come back, first."""
+    queue = batch.queue
+    if queue.closed and queue.closed[0].ordinal < batch.ordinal:
+        return True
+    return queue.recreated and _has_predecessor(batch)
 
 
 def _records(batch: Batch) -> str:
