@@ -332,6 +332,15 @@ def test_store_emptied_restored_or_topic_recreated_is_refused(world: World) -> N
     store.close()
 
 
+def test_a_fence_of_brokers_without_topic_ids_holds_after_their_upgrade(world: World) -> None:
+    """E2: Kafka before 2.8 knows no ids; that a topic has one now does not make it another."""
+    world.produce(0, b"ok", b"ok")
+    store = world.store()
+    store.open_fence("p", "in", "", 0, 1, 1)
+    assert not world.loader().open(world.span("in", 0, 1, 2)).done
+    store.close()
+
+
 @pytest.mark.parametrize("middle", [b"ok", b"1"])
 def test_zombie_task_loses_the_compare_and_set(world: World, middle: bytes) -> None:
     """X5: two writers of one range: the loser rolls back, finds out, and writes nothing."""

@@ -44,7 +44,7 @@ from kohort.retry.copies import (
     waits_on,
 )
 from kohort.retry.headers import HeaderFault, Origin
-from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place, Verdict
+from kohort.retry.ledger import Claim, Counts, FenceMove, FenceRow, LedgerRow, Place, Verdict
 from kohort.retry.policy import RetryTopics, Step
 from kohort.retry.sql_statements import Effect, Statement, statements
 from kohort.retry.store import Applied, ConstraintError, Store, Transaction
@@ -190,12 +190,7 @@ class Loader:
             row = self.store.open_fence(
                 self.pipeline, span.topic, span.topic_id, span.partition, span.start, now
             )
-        if span.topic_id and row.topic_id != span.topic_id:
-            raise DataLossError(
-                f"topic {span.topic} was deleted and created again (id {row.topic_id} became "
-                f"{span.topic_id}): offsets no longer mean what the fence says. Start a pipeline "
-                "with another name, or remove the fence of the old topic"
-            )
+        refuse_recreated(self.pipeline, row, span.topic_id)
         if row.next_offset < span.start:
             raise DataLossError(
                 f"pipeline {self.pipeline}: the fence of {span.topic}/{span.partition} is at "
@@ -203,6 +198,16 @@ class Loader:
                 "from a backup. Delete the checkpoint; the pipeline then starts at the fence"
             )
         return RangeLoad(self, span, row.next_offset)
+
+
+def refuse_recreated(pipeline: str, fence: FenceRow, topic_id: str) -> None:
+    """Raise DataLossError when a fence is of another topic of this name. "": an id is not known."""
+    if topic_id and fence.topic_id and fence.topic_id != topic_id:
+        raise DataLossError(
+            f"pipeline {pipeline}: topic {fence.topic} was deleted and created again (id "
+            f"{fence.topic_id} became {topic_id}): offsets no longer mean what the fence says. "
+            "Start a pipeline with another name, or remove the fence of the old topic"
+        )
 
 
 class RangeLoad:

@@ -33,6 +33,7 @@ from kohort.errors import (
     StorageError,
 )
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.fenced import refuse_recreated
 from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
@@ -540,13 +541,8 @@ def open_fences(
         )
     fences = store.fences(pipeline.name)
     for fence in fences:
-        topic_id = views[fence.topic].topic_id if fence.topic in names else ""
-        if topic_id and fence.topic_id and topic_id != fence.topic_id:
-            raise DataLossError(
-                f"pipeline {pipeline.name}: topic {fence.topic} was deleted and created again (id "
-                f"{fence.topic_id} became {topic_id}): offsets no longer mean what the fence says. "
-                "Start a pipeline with another name, or remove the fence of the old topic"
-            )
+        if fence.topic in names:
+            refuse_recreated(pipeline.name, fence, views[fence.topic].topic_id)
     known = {(f.topic, f.partition) for f in fences}
     missing = [(n, p) for n in names for p in range(views[n].partitions) if (n, p) not in known]
     if not missing:
