@@ -157,7 +157,9 @@ class ExactRunner(Runner):
                 self.consumer.commit(offsets)
             except KohortError as error:
                 log.info("could not commit the last progress to the group: %s", error)
-        in_flight = set(self._in_flight.commits) if self._in_flight is not None else set()
+        if self._in_flight is None:
+            return sum(self.exact.owes({key}) for key in mine)
+        in_flight = self._in_flight.commits
         return sum(key in in_flight or self.exact.owes({key}) for key in mine)
 
     def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
