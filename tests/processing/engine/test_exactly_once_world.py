@@ -359,12 +359,12 @@ def records_apart(change) -> None:
 
 def told_too_much(change) -> None:
     """Both: the offsets of everything that was read."""
-    foretell = PartitionTracker.foretell
+    commit_after = PartitionTracker.commit_after
 
     def more(self, done):
-        return foretell(self, self._incomplete)
+        return commit_after(self, self._incomplete)
 
-    change.setattr(PartitionTracker, "foretell", more)
+    change.setattr(PartitionTracker, "commit_after", more)
 
 
 _CLOSE = Store._close_claims

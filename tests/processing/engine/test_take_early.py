@@ -34,7 +34,7 @@ def test_what_is_under_way_when_its_turn_comes_holds_up_the_commit() -> None:
     assert tracker.polled(range(3), 3) == [0, 2]
     tracker.complete_all(1, [0, 2])
     assert tracker.snapshot().offset == 1
-    assert tracker.foretell([1]) is not None
+    assert tracker.commit_after([1]) is not None
     assert tracker.complete(1, 1)
     assert tracker.snapshot().offset == 3
 

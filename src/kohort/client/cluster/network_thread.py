@@ -26,7 +26,7 @@ from kohort.errors import ClosedError, ForkedError
 from kohort.net import Loop
 
 if TYPE_CHECKING:  # few clients have them
-    from kohort.client.common.compression_pool import Packers
+    from kohort.client.common.compression_pool import CompressionPool
 
 T = TypeVar("T")
 LAST_MS: Final = 5_000
@@ -41,7 +41,7 @@ class NetworkThread:
     _guard = threading.Lock()
     _real = False
     """False where threads and time are only played (simulator, virtual clock)."""
-    _packers: Packers | None = None
+    _compression_pool: CompressionPool | None = None
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -78,16 +78,16 @@ class NetworkThread:
         """True while calls are carried out."""
         return not self._stopped and not self.loop.forked and self._thread.is_alive()
 
-    def packers(self) -> Packers | None:
+    def compression_pool(self) -> CompressionPool | None:
         """The threads that compress what clients send, made when first asked for.
 
         On the network thread only. None where this one is not real, or is about to end.
         """
-        if self._packers is None and self._real and not self._stopped:
-            from kohort.client.common.compression_pool import Packers
+        if self._compression_pool is None and self._real and not self._stopped:
+            from kohort.client.common.compression_pool import CompressionPool
 
-            self._packers = Packers(self.loop.call_soon_threadsafe)
-        return self._packers
+            self._compression_pool = CompressionPool(self.loop.call_soon_threadsafe)
+        return self._compression_pool
 
     def release(self) -> None:
         """One user less; with the last one the thread ends. Does not wait on the thread itself."""
@@ -140,8 +140,8 @@ class NetworkThread:
         away = not self.loop.on_loop_thread
         if away:
             self._thread.join(_JOIN_S)
-        if self._packers is not None:
-            self._packers.stop(wait=away)
+        if self._compression_pool is not None:
+            self._compression_pool.stop(wait=away)
 
     @classmethod
     def stop_at_exit(cls) -> None:

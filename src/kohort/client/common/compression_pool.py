@@ -5,7 +5,7 @@ Rules:
   touches nothing but its job. `producer.plan.send_order` decides which request goes first.
 - Jobs are requests that a producer has planned: no more wait than may be in flight.
 - Threads begin with the first job: who sends without a codec, or only little, has none.
-- Where time is virtual there are none at all (`NetworkThread.packers`).
+- Where time is virtual there are none at all (`NetworkThread.compression_pool`).
 
 Shell: threads.
 """
@@ -31,8 +31,8 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-class Packers:
-    """The packers of one network thread. `post` must run its arguments on the loop's thread."""
+class CompressionPool:
+    """The threads of one network thread. `post` must run its arguments on the loop's thread."""
 
     def __init__(self, post: Callable[..., object], count: int | None = None) -> None:
         self._post = post

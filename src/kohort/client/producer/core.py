@@ -128,7 +128,7 @@ class ProducerCore:
         self._outgoing = Outgoing(
             self._loop,
             self._accumulator,
-            self.thread.packers,
+            self.thread.compression_pool,
             self._send,
             transactional=self.transactional is not None,
         )
@@ -400,7 +400,7 @@ class ProducerCore:
             if self.transactional is not None:
                 expired += self.transactional.drop_unsent()
             leader, flushes = self._cluster.metadata.leader, self.flushes.under_way > 0
-            plans, closed = self._sender.depart(now_ms, leader, everything=flushes)
+            plans, closed = self._sender.drain(now_ms, leader, everything=flushes)
             for queue in closed:
                 self.routes[queue.topic].move_on(queue.partition)
             if plans and self.transactional is not None:

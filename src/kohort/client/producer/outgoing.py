@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from kohort.client.producer.plan.accumulator import Accumulator
 from kohort.client.producer.plan.produce_requests import seal
-from kohort.client.producer.plan.send_order import Departure, Departures
+from kohort.client.producer.plan.send_order import PendingRequest, SendOrder
 from kohort.client.producer.plan.sender import ProducePlan
 from kohort.errors import KohortError
 from kohort.net import Loop
 
 if TYPE_CHECKING:
-    from kohort.client.common.compression_pool import Packers
+    from kohort.client.common.compression_pool import CompressionPool
 
 _PACKED_BYTES_MIN: Final = 32_768
 """Below it, handing the work to another thread takes as long as the work."""
@@ -35,7 +35,7 @@ class Outgoing:
         self,
         loop: Loop,
         accumulator: Accumulator,
-        packers: Callable[[], Packers | None],
+        compression_pool: Callable[[], CompressionPool | None],
         send: Send,
         *,
         transactional: bool,
@@ -43,21 +43,21 @@ class Outgoing:
         """`send` receives each request whose turn has come, or the error that holds it back."""
         self._loop = loop
         self._accumulator = accumulator
-        self._packers = packers
+        self._compression_pool = compression_pool
         self._send = send
         self._transactional = transactional
-        self._departures = Departures()
+        self._send_order = SendOrder()
         self._posted = False
 
     def add(self, plans: list[ProducePlan]) -> None:
         """Let requests go, after those that are in line."""
         for plan in plans:
-            departure = Departure(plan, transactional=self._transactional)
-            packers = self._packers() if self._is_work(plan) else None
-            if packers is not None:
-                departure.detach()
-                packers.submit(departure.pack, self._packed)
-            self._departures.enter(departure)
+            request = PendingRequest(plan, transactional=self._transactional)
+            pool = self._compression_pool() if self._is_work(plan) else None
+            if pool is not None:
+                request.detach()
+                pool.submit(request.pack, self._packed)
+            self._send_order.enter(request)
         if not self._posted:
             self._next()
 
@@ -67,24 +67,24 @@ class Outgoing:
         sizes = (batch.builder.size for batch in plan.batches if batch.builder is not None)
         return sum(sizes) >= _PACKED_BYTES_MIN
 
-    def _packed(self, departure: Departure) -> None:
+    def _packed(self, request: PendingRequest) -> None:
         """Called by a packer."""
-        for batch, builder, before in departure.packed():
+        for batch, builder, before in request.packed():
             self._accumulator.packed(batch, builder, before)
         if not self._posted:
             self._next()
 
     def _next(self) -> None:
         self._posted = False
-        departure = self._departures.leave()
-        if departure is None:
+        request = self._send_order.leave()
+        if request is None:
             return
         self._posted = True
         self._loop.call_soon(self._next)
-        error = departure.error
+        error = request.error
         try:
             if error is None:
-                for batch in departure.plan.batches:
+                for batch in request.plan.batches:
                     builder = batch.builder
                     before = 0 if builder is None else builder.size
                     if seal(batch, transactional=self._transactional) and builder is not None:
@@ -92,4 +92,4 @@ class Outgoing:
                         self._accumulator.packed(batch, builder, before)
         except KohortError as failed:
             error = failed
-        self._send(departure.plan, error)
+        self._send(request.plan, error)

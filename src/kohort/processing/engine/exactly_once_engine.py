@@ -158,7 +158,7 @@ class ExactEngine(Engine):
         for key, partition in self.partitions.items():
             tracker, offsets = partition.tracker, done.get(partition, ())
             if offsets or (tracker.dirty and tracker.known):
-                commit = tracker.foretell(offsets)
+                commit = tracker.commit_after(offsets)
                 if commit is None:
                     unfit.add(partition)
                 else:

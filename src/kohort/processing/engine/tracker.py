@@ -242,7 +242,7 @@ class PartitionTracker:
         suspect = self.suspect if self.suspect >= self.base else NO_SUSPECT
         return Snapshot(tuple(self._done_ranges()), self.crashes, suspect)
 
-    def foretell(self, done: Collection[int]) -> Commit | None:
+    def commit_after(self, done: Collection[int]) -> Commit | None:
         """The snapshot as it will be when these are done too; nothing is done by it.
 
         None when it would be too long (see `metadata_too_large`): then these have to wait for what

@@ -222,7 +222,7 @@ def test_whatever_packs_badly_or_is_cut_is_stored_once_and_in_order(seed):
 
 
 def test_a_producer_splits_what_it_packed_too_large(broker):
-    """The whole way: packers, the line of requests, futures."""
+    """The whole way: compression threads, the line of requests, futures."""
     topic = Topic(broker)
     rng = random.Random(6)
     values = [bytes(1_000)] * 400 + [rng.randbytes(1_000) for _ in range(300)] + [bytes(900)] * 99

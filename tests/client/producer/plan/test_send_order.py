@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.client.cluster.network_thread import NetworkThread
-from kohort.client.common.compression_pool import Packers
-from kohort.client.producer.plan.send_order import Departure, Departures
+from kohort.client.common.compression_pool import CompressionPool
+from kohort.client.producer.plan.send_order import PendingRequest, SendOrder
 from kohort.client.producer.plan.sender import ProducePlan
 from kohort.client.producer.producer import Producer
 from kohort.errors import DeliveryFailedError
@@ -30,21 +30,21 @@ NOISE = [SOUND.randbytes(200) for _ in range(400)]
 
 @given(st.lists(st.integers(0, 2), max_size=12), st.randoms(use_true_random=False))
 def test_requests_of_a_node_leave_in_order_whatever_is_ready_first(nodes, chance) -> None:
-    line = Departures()
+    line = SendOrder()
     plans = [ProducePlan(node, [], at) for at, node in enumerate(nodes)]
-    under_way = [Departure(plan, transactional=False) for plan in plans]
+    under_way = [PendingRequest(plan, transactional=False) for plan in plans]
     left: dict[int, list[int]] = defaultdict(list)
-    for departure in under_way:
-        departure.detach()
-        line.enter(departure)
+    for request in under_way:
+        request.detach()
+        line.enter(request)
 
     def let_go() -> None:
-        while (departure := line.leave()) is not None:
-            assert departure.ready
-            left[departure.plan.node_id].append(departure.plan.deadline_ms)
+        while (request := line.leave()) is not None:
+            assert request.ready
+            left[request.plan.node_id].append(request.plan.deadline_ms)
 
-    for departure in chance.sample(under_way, len(under_way)):
-        departure.pack().packed()
+    for request in chance.sample(under_way, len(under_way)):
+        request.pack().packed()
         if chance.random() < 0.5:
             let_go()
     let_go()
@@ -53,18 +53,20 @@ def test_requests_of_a_node_leave_in_order_whatever_is_ready_first(nodes, chance
 
 
 def test_a_node_is_not_held_back_by_another() -> None:
-    line = Departures()
-    slow, fast, last = (Departure(ProducePlan(n, [], 0), transactional=False) for n in (1, 2, 1))
+    line = SendOrder()
+    slow, fast, last = (
+        PendingRequest(ProducePlan(n, [], 0), transactional=False) for n in (1, 2, 1)
+    )
     slow.detach()
-    for departure in (slow, fast, last):
-        line.enter(departure)
+    for request in (slow, fast, last):
+        line.enter(request)
     assert line.leave() is fast
     assert line.leave() is None
     slow.packed()
     assert [line.leave(), line.leave(), line.leave()] == [slow, last, None]
 
 
-class Backwards(Packers):
+class Backwards(CompressionPool):
     """Packs the newest first: up to three at a time, or what is there."""
 
     def __init__(self, post) -> None:
@@ -106,7 +108,7 @@ class Backwards(Packers):
 
 @pytest.fixture
 def made(broker):
-    """A producer whose packers work backwards, and the topic."""
+    """A producer whose compression pool works backwards, and the topic."""
     topic = Topic(broker)
     found: list[Producer] = []
 
@@ -114,8 +116,8 @@ def made(broker):
         producer = Producer(bootstrap_servers=broker.address, retry_backoff_ms=5, **config)
         found.append(producer)
         thread = producer._core.thread
-        thread._packers = packers = Backwards(thread.loop.call_soon_threadsafe)
-        return producer, topic, packers
+        thread._compression_pool = pool = Backwards(thread.loop.call_soon_threadsafe)
+        return producer, topic, pool
 
     yield make
     for producer in found:
@@ -125,42 +127,42 @@ def made(broker):
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd", "snappy", "gzip"])
 def test_what_is_packed_in_another_order_is_stored_in_this_one(made, codec) -> None:
-    producer, topic, packers = made(compression_type=codec, batch_size=40_000)
-    packers.held.clear()
+    producer, topic, pool = made(compression_type=codec, batch_size=40_000)
+    pool.held.clear()
     sent: dict[int, list[bytes]] = {0: [], 1: []}
     for n in range(4_000):
         value = b"%d " % n + NOISE[n % 400]
         producer.send("t", value, partition=n % 2)
         sent[n % 2].append(value)
-    packers.let_go()
+    pool.let_go()
     producer.flush(PATIENCE_S)
-    assert packers.reordered
+    assert pool.reordered
     assert {p: [bytes(v) for v in topic.values(p)] for p in sent} == sent
 
 
 def test_order_holds_when_requests_are_refused_as_well(made) -> None:
     """A retry goes alone and first, also when what is behind it is being packed."""
-    producer, topic, packers = made(compression_type="lz4", batch_size=40_000)
+    producer, topic, pool = made(compression_type="lz4", batch_size=40_000)
     topic.codes = [0, 7, 0, 0, 7, 7, 0, 6]
-    packers.held.clear()
+    pool.held.clear()
     sent = [b"%d " % n + NOISE[n % 400] for n in range(4_000)]
     for value in sent:
         producer.send("t", value, partition=0)
-    packers.let_go()
+    pool.let_go()
     producer.flush(PATIENCE_S)
-    assert packers.reordered
+    assert pool.reordered
     assert [bytes(value) for value in topic.values(0)] == sent
 
 
 def test_a_close_while_batches_are_packed_fails_them_and_nothing_else(made) -> None:
     """Each record fails once; a builder that is being packed serves nobody else."""
-    producer, topic, packers = made(compression_type="zstd", batch_size=40_000)
+    producer, topic, pool = made(compression_type="zstd", batch_size=40_000)
     producer.send("t", b"before", partition=0).result(PATIENCE_S)
-    packers.held.clear()
+    pool.held.clear()
     futures = [producer.send("t", NOISE[n % 400], partition=0) for n in range(1_000)]
     with pytest.raises((TimeoutError, DeliveryFailedError)):
         producer.close(0.05)
-    packers.held.set()
+    pool.held.set()
     assert all(future.error(PATIENCE_S) is not None for future in futures)
     assert topic.values(0) == [b"before"]
 
@@ -183,25 +185,25 @@ def test_what_cannot_be_packed_fails_with_the_reason(made, monkeypatch) -> None:
 
 
 def test_small_requests_and_plain_ones_start_no_thread(made, broker) -> None:
-    producer, topic, packers = made(compression_type="lz4", linger_ms=0)
+    producer, topic, pool = made(compression_type="lz4", linger_ms=0)
     producer.send("t", bytes(1_000), partition=0).result(PATIENCE_S)
     plain, _, unused = made(batch_size=100_000)
     plain.send("t", bytes(90_000), partition=0).result(PATIENCE_S)
-    assert packers.jobs.empty()
+    assert pool.jobs.empty()
     assert unused.jobs.empty()
     assert len(topic.values(0)) == 2
 
 
 def test_packers_start_with_the_first_job_and_end_with_their_thread() -> None:
     told: queue.Queue = queue.Queue()
-    packers = Packers(lambda fn, *args: fn(*args), count=2)
-    assert not packers._threads
+    pool = CompressionPool(lambda fn, *args: fn(*args), count=2)
+    assert not pool._threads
     for n in range(10):
-        packers.submit(lambda n=n: n, told.put)
+        pool.submit(lambda n=n: n, told.put)
     assert sorted(told.get(timeout=PATIENCE_S) for _ in range(10)) == list(range(10))
-    threads = list(packers._threads)
+    threads = list(pool._threads)
     assert len(threads) == 2
-    packers.stop(wait=True)
+    pool.stop(wait=True)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -209,5 +211,5 @@ def test_virtual_time_has_no_packers() -> None:
     """Under a clock that tests move, all is done where it is asked for."""
     with VirtualClock():  # whose thread it is then
         thread = NetworkThread.shared()
-        assert thread.packers() is None
+        assert thread.compression_pool() is None
         thread.release()

@@ -49,7 +49,7 @@ class Side:
         self.accumulator.close_due(now_ms, lambda queue: False)
 
     def plan(self, now_ms: int = 0, *, leader=lambda topic, partition: 1):
-        plans, _ = self.sender.depart(now_ms, leader)
+        plans, _ = self.sender.drain(now_ms, leader)
         for plan in plans:
             for batch in plan.batches:
                 builder = batch.builder
@@ -214,7 +214,7 @@ def test_a_flush_lets_everything_into_line():
         side.add(b"%d" % now_ms, now_ms=now_ms)
         side.plan(now_ms + 5)
     assert side.accumulator.holds
-    assert side.sender.depart(30, lambda topic, partition: 1, everything=True)[0] == []
+    assert side.sender.drain(30, lambda topic, partition: 1, everything=True)[0] == []
     assert not side.accumulator.holds
     assert len(side.accumulator.ready) == 1
 

@@ -20,7 +20,7 @@ from kohort.records import BatchBuilder
 from kohort.records.layout import Readable
 
 
-class Departure:
+class PendingRequest:
     """A request on its way out."""
 
     __slots__ = ("_packed", "_parts", "error", "plan", "ready", "transactional")
@@ -43,7 +43,7 @@ class Departure:
                 self._parts.append((batch, builder, stamp_of(batch), builder.size))
                 batch.builder = None
 
-    def pack(self) -> Departure:
+    def pack(self) -> PendingRequest:
         """Build what was detached; on any thread, because nothing else holds it."""
         try:
             for _, builder, stamp, _ in self._parts:
@@ -67,23 +67,23 @@ class Departure:
         return parts
 
 
-class Departures:
+class SendOrder:
     """The lines of requests, one a node."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, deque[Departure]] = {}
+        self._lines: dict[int, deque[PendingRequest]] = {}
 
-    def enter(self, departure: Departure) -> None:
+    def enter(self, request: PendingRequest) -> None:
         """Put a request at the end of its node's line."""
-        self._lines.setdefault(departure.plan.node_id, deque()).append(departure)
+        self._lines.setdefault(request.plan.node_id, deque()).append(request)
 
-    def leave(self) -> Departure | None:
+    def leave(self) -> PendingRequest | None:
         """The next request that may go; None when the first of no line is ready."""
         for node_id, line in self._lines.items():
             if line[0].ready:
                 del self._lines[node_id]
-                departure = line.popleft()
+                request = line.popleft()
                 if line:
                     self._lines[node_id] = line  # behind the others
-                return departure
+                return request
         return None

@@ -121,7 +121,7 @@ class Sender:
 
     # -- going out
 
-    def depart(
+    def drain(
         self, now_ms: int, leader: Callable[[str, int], int], *, everything: bool = False
     ) -> tuple[list[ProducePlan], list[PartitionQueue]]:
         """Close what is due and can leave (or all): the requests to send, and whose was closed."""
