@@ -198,6 +198,7 @@ def heavy_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
         name: {"asyncio"}
         for name in (
             "async_consumer.py",
+            "inline_tasks.py",
             "task_pool.py",
             "precise_timers.py",
             "programs.py",

@@ -31,6 +31,7 @@ DEFAULT: Final = "default"
 ROLES: Final = ("consumer", "producer", "admin")
 _PREFIX: Final = "KOHORT_"
 _CHOSEN: Final = "profile"
+_PROFILES: Final = "profiles"
 _NEAR: Final = 0.85
 _ENTRY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*(?:[=:]|(?<=\s)(?=\S))\s*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -85,13 +86,17 @@ def read_settings(path: Path, profile: str | None = None) -> list[Setting]:
 
     Raises ConfigError for a file that cannot be read, or without the `profile` that is asked for.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as settings: {error}") from error
+    text = _text(path)
     if path.suffix != ".toml":
         return list(_properties(path, text))
-    return _of_toml(path, text, profile)
+    return _of_toml(path, text, _tables(path, text), profile)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as settings: {error}") from error
 
 
 def _properties(path: Path, text: str) -> Iterator[Setting]:
@@ -130,10 +135,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(one, text)
 
 
-def _of_toml(
-    path: Path, text: str, profile: str | None, table: tuple[str, ...] = ()
-) -> list[Setting]:
-    """The settings of one table of a TOML file; none when there is no such table."""
+def _tables(path: Path, text: str, table: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What one table of a TOML file holds; nothing when there is no such table."""
     import tomllib  # most processes read none
 
     try:
@@ -142,17 +145,28 @@ def _of_toml(
         raise ConfigError(f"{path} is not TOML: {error}") from error
     for part in table:
         tables = _table(tables.get(part))
+    return tables
+
+
+def _of_toml(
+    path: Path,
+    text: str,
+    tables: Mapping[str, Any],
+    profile: str | None,
+    table: tuple[str, ...] = (),
+) -> list[Setting]:
+    """The settings of one table of a TOML file, and those of a profile in it."""
     lines = _toml_lines(text)
-    profiles = _table(tables.pop("profiles", None))
-    tables.pop(_CHOSEN, None)
-    settings = list(_leaves(path, tables, table, lines))
+    profiles = _table(tables.get(_PROFILES))
+    own = {key: value for key, value in tables.items() if key not in (_PROFILES, _CHOSEN)}
+    settings = list(_leaves(path, own, table, lines))
     if profile is not None:
         if profile not in profiles:
             near = nearest(profile, profiles)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ConfigError(f"{path} has no profile {profile!r}{hint}")
         chosen = _table(profiles[profile])
-        settings += _leaves(path, chosen, (*table, "profiles", profile), lines)
+        settings += _leaves(path, chosen, (*table, _PROFILES, profile), lines)
     return settings
 
 
@@ -238,9 +252,10 @@ def found_settings(
     for path, table in places:
         if not os.path.isfile(path):
             continue
-        text = path.read_text(encoding="utf-8")
-        here = f"profiles.{profile}" in re.sub(r"[\"'\s]", "", text)
-        settings += _of_toml(path, text, profile if here else None, table)
+        text = _text(path)
+        tables = _tables(path, text, table)
+        here = profile in _table(tables.get(_PROFILES))
+        settings += _of_toml(path, text, tables, profile if here else None, table)
         chosen = chosen or here
     if profile is not None and not chosen:
         raise ConfigError(

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kohort.errors import KafkaTimeoutError
+from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.processing.app import App, Ended
 from kohort.processing.engine.engine import Done, Engine
 from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
@@ -105,6 +105,8 @@ def test_an_app_that_is_stopped_before_it_begins_leaves_nothing_open(topic, app)
         assert program.run(signals=False).given_up == 0
         gc.collect()
     assert [str(each.message) for each in told if each.category is ResourceWarning] == []
+    with pytest.raises(UsageError, match="make a new App for another run"):
+        program.run(signals=False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,7 +10,7 @@ from kohort.errors import ConfigError
 from kohort.retry import headers as h
 from kohort.retry.classify import describe
 from kohort.retry.copies import Attempt, copy_for, redrive_copy
-from kohort.retry.foreign_headers import makes_of
+from kohort.retry.foreign_headers import MAKES, makes_of
 from kohort.retry.headers import Origin
 from kohort.retry.policy import RetryPolicy, RetryTopics
 
@@ -71,7 +71,7 @@ def test_a_pipeline_has_the_option_of_an_app() -> None:
 def test_a_retry_has_none_and_a_redrive_leaves_them_out() -> None:
     """The user's own headers stay as they were, those with such a name included (spec 5.3)."""
     failure = describe(ValueError("bad amount"), permanent=False, reason="bad")
-    makes = ("spring", "connect")
+    makes = tuple(MAKES)
     retried, step = copy_for(attempt(), failure, topics=topics(*makes, retries="1m 1m"), now_ms=5)
     assert step is not None
     assert [name for name, _ in retried.headers if name.startswith("kafka_dlt-")] == [USERS[0][0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sqlite3
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -274,3 +275,111 @@ def test_what_ends_a_program_ends_the_test(kafka_app: Callable[..., AppHarness])
     harness.send("orders", b"1")
     with pytest.raises(SystemExit):
         harness.run()
+
+
+def test_a_crash_comes_between_two_outputs_of_a_record() -> None:
+    """All the steps of a record were passed before the first of its outputs was there."""
+
+    def make() -> AppHarness:
+        app = App("billing", retries="none")
+
+        @app.handler("orders")
+        def bill(record):
+            record.send("bills", b"bill")
+            record.send("letters", b"letter")
+
+        return AppHarness(app)
+
+    found: set[tuple[int, int]] = set()
+    for harness in crash_everywhere(
+        make, lambda harness: (harness.send("orders", b"1"), harness.run())
+    ):
+        found.add((len(harness.records("bills")), len(harness.records("letters"))))
+    assert found == {(1, 1), (2, 1), (2, 2)}
+
+
+@pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
+def test_an_output_for_no_partition_fails_its_record(
+    kafka_app: Callable[..., AppHarness], tmp_path: Path, promise: str | None
+) -> None:
+    """As in an app; it ended the test. With a transaction nothing of the record is stored."""
+    url = f"sqlite:///{tmp_path}/app.db" if promise == "sqlite" else promise
+    app = App("billing", retries="none", exactly_once=url)
+
+    @app.handler("orders")
+    def bill(record):
+        record.send("bills", b"to 0 " + record.value, partition=0)
+        record.send("bills", b"to N " + record.value, partition=int(record.value))
+
+    harness = kafka_app(app, partitions=2)
+    for value in (b"1", b"7", b"0"):
+        harness.send("orders", value, b"k")
+    harness.run()
+    (letter,) = harness.dead_letters()
+    assert (letter.record.value, letter.retry.reason) == (b"7", "output_refused")
+    assert "not 7" in letter.retry.error_message
+    bills = Counter(known(record.value) for record in harness.records("bills"))
+    assert set(bills) - {b"to 0 7"} == {b"to 0 0", b"to N 0", b"to 0 1", b"to N 1"}
+    assert sum(harness.committed("orders").values()) == 3
+    if promise == "kafka":
+        assert bills[b"to 0 7"] == 0
+        assert set(bills.values()) == {1}
+
+
+@pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
+def test_outputs_join_the_handler_of_a_pattern(
+    kafka_app: Callable[..., AppHarness], tmp_path: Path, promise: str | None
+) -> None:
+    """Only what the test sent did. A dead letter's topic matches, too, and joins nobody."""
+    url = f"sqlite:///{tmp_path}/app.db" if promise == "sqlite" else promise
+    app, done = App("billing", retries="5m", exactly_once=url), list[tuple[str, bytes]]()
+
+    @app.handler("orders")
+    def sort(record):
+        record.send(f"events.{record.value.decode()}", record.value)
+
+    @app.handler(re.compile(r"events\..*"))
+    def event(record):
+        done.append((record.topic, record.value))
+        if record.value == b"b":
+            raise TimeoutError("later")
+
+    harness = kafka_app(app)
+    for value in (b"a", b"b"):
+        harness.send("orders", value)
+    harness.run_to_end()
+    assert Counter(done) == {("events.a", b"a"): 1, ("events.b", b"b"): 2}
+    assert [letter.record.topic for letter in harness.dead_letters()] == ["events.b.billing.dlt"]
+
+
+def test_topics_of_a_harness_are_its_own(kafka_app: Callable[..., AppHarness]) -> None:
+    """What had joined stayed in the app, for its next harness."""
+    app = App("billing", retries="none")
+    app.handler(re.compile(r"events\..*"))(lambda record: None)
+    first = kafka_app(app)
+    first.send("events.a", b"1")
+    first.run()
+    assert first.committed("events.a") == {0: 1}
+    assert list(app.topics) == []
+    second = kafka_app(app)
+    second.send("events.a", b"2")
+    second.run()
+    assert second.committed("events.a") == {0: 1}
+
+
+def test_a_crash_before_a_new_topic_is_read(kafka_app: Callable[..., AppHarness]) -> None:
+    """What is started again finds it."""
+
+    def make() -> AppHarness:
+        app = App("billing", retries="none")
+        app.handler("orders")(lambda record: record.send("events.a", record.value))
+        app.handler(re.compile(r"events\..*"))(lambda record: record.send("done", record.value))
+        return AppHarness(app)
+
+    def whole(harness: AppHarness) -> None:
+        harness.send("orders", b"1")
+        harness.run()
+
+    for harness in crash_everywhere(make, whole):
+        assert harness.records("done")
+        assert harness.committed("events.a") == {0: len(harness.records("events.a"))}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from kohort import Admin, App, Consumer, Producer, RebalanceListener, TopicParti
 from kohort.client.common import completion
 from kohort.errors import KafkaTimeoutError, KohortError, UsageError
 from kohort.testing import Cluster, VirtualClock
+
+TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
 
 
 @pytest.fixture
@@ -276,3 +280,145 @@ def test_the_time_of_an_admin_call_is_virtual(clock: VirtualClock) -> None:
             admin.list_topics()
     assert 20 <= clock.elapsed_s - began_s <= 31
     assert time.monotonic_ns() - began_ns < 20 * 10**9
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"group_protocol": "consumer"},
+        {"session_timeout_ms": 10_000},
+        {"heartbeat_interval_ms": 1_000, "fetch_max_wait_ms": 100},
+        {"request_timeout_ms": 20_000},
+    ],
+    ids=lambda client: "-".join(client),
+)
+def test_an_app_keeps_the_settings_that_it_names(
+    clock: VirtualClock, cluster: Cluster, client: dict[str, Any]
+) -> None:
+    """The clock's own settings do not go with some of them, and were refused as if the user had
+    written them."""
+    app = App("billing", bootstrap_servers=cluster.bootstrap, client=client)
+    done: list[bytes | None] = []
+    app.handler("orders")(lambda record: done.append(record.value))
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send("orders", b"1")
+    assert clock.run_app(app, until=lambda: done != [], seconds=60).clean
+    assert done == [b"1"]
+    assert client.items() <= app.client_settings.client.items()
+
+
+def test_a_stopped_app_is_not_run_again(clock: VirtualClock, cluster: Cluster) -> None:
+    """It did nothing, and reported a clean end."""
+    app = App("billing", bootstrap_servers=cluster.bootstrap)
+    app.handler("orders")(lambda record: None)
+    assert clock.run_app(app, seconds=10).clean
+    for again in (clock.run_app, App.run):
+        with pytest.raises(UsageError, match="make a new App for another run"):
+            again(app)
+
+
+def test_an_app_that_ended_by_an_error_runs_again(clock: VirtualClock, cluster: Cluster) -> None:
+    """The clock went on asking `until`, and stopped the app that had ended already."""
+    app, done, asked = App("billing", bootstrap_servers=cluster.bootstrap), list[object](), [0]
+
+    @app.handler("orders")
+    def bill(record):
+        done.append(record.value)
+        if len(done) == 1:
+            raise SystemExit(3)
+
+    def until() -> bool:
+        asked[0] += 1
+        return len(done) > 1
+
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send("orders", b"1")
+    with pytest.raises(SystemExit):
+        clock.run_app(app, until=until, seconds=60)
+    before = asked[0]
+    clock.advance(100)
+    assert asked[0] == before
+    assert clock.run_app(app, until=until).clean
+    assert done == [b"1", b"1"]
+
+
+def lifespan_app(cluster: Cluster, story: list[object]) -> App:
+    """An app with a coroutine handler that tells its story, and one record for it."""
+    app = App("billing", bootstrap_servers=cluster.bootstrap, retries="none")
+
+    @app.handler("orders")
+    async def bill(record):
+        story.append((asyncio.get_running_loop(), TENANT.get()))
+
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send("orders", b"1")
+    return app
+
+
+def test_lifespans_are_open_while_handlers_run(clock: VirtualClock, cluster: Cluster) -> None:
+    """Handlers found nothing of what `@app.lifespan` opens. As a real app: one task opens and
+    closes, what it started works until then, and handlers see its context."""
+    story: list[object] = []
+    app = lifespan_app(cluster, story)
+
+    @app.lifespan
+    async def session():
+        async with asyncio.TaskGroup() as group:
+            flushed = asyncio.Event()
+            task = group.create_task(flushed.wait())
+            TENANT.set("opened")
+            story.append((asyncio.get_running_loop(), TENANT.get()))
+            yield
+            flushed.set()
+            await task
+            story.append((asyncio.get_running_loop(), "closed"))
+
+    assert clock.run_app(app, until=lambda: len(story) == 2, seconds=60).clean
+    loops, said = {one[0] for one in story}, [one[1] for one in story]
+    assert said == ["opened", "opened", "closed"]
+    assert len(loops) == 1
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_what_a_lifespan_raises_ends_the_app(
+    clock: VirtualClock, cluster: Cluster, at: str
+) -> None:
+    story: list[object] = []
+    app = lifespan_app(cluster, story)
+
+    @app.lifespan
+    async def outer():
+        try:
+            yield
+        finally:
+            story.append("closed")
+
+    @app.lifespan
+    async def session():
+        if at == "start":
+            raise OSError("no such host")
+        yield
+        raise OSError("could not flush")
+
+    with pytest.raises(OSError, match="no such host" if at == "start" else "could not flush"):
+        clock.run_app(app, until=lambda: story != [], seconds=60)
+    assert len(story) == (1 if at == "start" else 2)
+    assert story[-1] == "closed"
+
+
+def test_a_lifespan_that_does_not_close_is_given_up(clock: VirtualClock, cluster: Cluster) -> None:
+    """In real time, as what it waits for is: after what is left of `drain`."""
+    story: list[object] = []
+    app = lifespan_app(cluster, story)
+    app.configure(drain="1ms")
+
+    @app.lifespan
+    async def session():
+        yield
+        try:
+            await asyncio.Event().wait()
+        finally:
+            story.append("cancelled")
+
+    clock.run_app(app, until=lambda: story != [], seconds=60)
+    assert story[1:] == ["cancelled"]

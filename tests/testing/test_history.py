@@ -280,3 +280,27 @@ def test_ranges_are_sets():
             set(range(low, high)) - numbers,
         )
         assert all((n in ranges) == (n in numbers) for n in range(50))
+
+
+def test_from_the_first_read_on_unread_records_are_lost_everywhere() -> None:
+    """With `from_start=False` nothing was ever called lost. What lies before is not judged."""
+    history = History(from_start=False)
+    sent(history, 10)
+    history.assigned("a", [T], time_ms=10)
+    history.read("a", *T, 3, 5, time_ms=11)
+    history.committed("a", {T: 6}, time_ms=12)
+    history.verify()
+    (only,) = history.check(complete=True).violations
+    assert (only.kind, only.first, only.last) == (Kind.LOST, 6, 9)
+    history.read("a", *T, 6, 9, time_ms=13)
+    history.verify(complete=True)
+    sent(history, 5, 10)
+    history.committed("z", {T: 12}, time_ms=14)
+    assert [(v.first, v.last) for v in history.check().of(Kind.LOST)] == [(10, 11)]
+
+
+def test_a_group_that_began_nowhere_lost_nothing() -> None:
+    """With `from_start=False` nobody knows where it would have begun."""
+    history = History(from_start=False)
+    sent(history, 10)
+    history.verify(complete=True)

@@ -165,3 +165,52 @@ def test_a_home_that_cannot_be_looked_into_has_no_settings() -> None:
     environ = {"HOME": "/" + "x" * 300}  # an error other than "not there", for root as well
     assert ConsumerConfig.load(environ=environ).client_id == "kohort"
     assert chosen_profile(environ) is None
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        '[profiles.production]\nclient_id = "other"\n',
+        '# see profiles.prod\nclient_id = "other"\n',
+        'client_id = "profiles.prod"\n',
+        '[other.profiles.prod]\nclient_id = "other"\n',
+    ],
+    ids=["longer name", "comment", "value", "other table"],
+)
+def test_a_profile_is_found_where_its_table_is(tmp_path: Path, own: str) -> None:
+    """A project's file whose text has such words made the user's profile fail."""
+    home = tmp_path / ".config" / "kohort"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text('[profiles.prod]\ngroup_id = "mine"\n')
+    environ = {"HOME": str(tmp_path), "KOHORT_PROFILE": "prod"}
+    if own.startswith("[other"):
+        (tmp_path / "pyproject.toml").write_text(own.replace("[other", "[tool.other"))
+    else:
+        (tmp_path / "kohort.toml").write_text(own)
+    assert choose(ConsumerConfig, gather(None, environ, AdminConfig))["group_id"].value == "mine"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[profiles]\nstage = {group_id = "s"}\n',
+        'profiles = {stage = {group_id = "s"}}\n',
+        'profiles.stage.group_id = "s"\n',
+        '[profiles."stage"]\ngroup_id = "s"\n',
+    ],
+)
+@pytest.mark.parametrize("name", ["kohort.toml", "pyproject.toml"])
+def test_a_profile_has_every_form_of_toml(tmp_path: Path, text: str, name: str) -> None:
+    table = "" if name == "kohort.toml" else "tool.kohort."
+    if table:
+        text = text.replace("[profiles", f"[{table}profiles")
+        text = text if text.startswith("[") else table + text
+    (tmp_path / name).write_text(text)
+    found = gather(None, {**NOWHERE, "KOHORT_PROFILE": "stage"}, AdminConfig)
+    assert choose(ConsumerConfig, found)["group_id"].value == "s"
+
+
+def test_a_found_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "kohort.toml").write_bytes(b'client_id = "\xff"\n')
+    with pytest.raises(ConfigError, match=r"kohort\.toml cannot be read as settings"):
+        gather(None, NOWHERE, AdminConfig)

@@ -223,7 +223,7 @@ class App:
         self._routes = AppRoutes(own_topics(self._remote))
         self._runner: Runner | None = None
         self._counted: dict[str, int] = {}
-        self._stopped = False
+        self._stopped = self._has_ended = False  # ended: a run has, because it was stopped
         self._metrics = AppMetrics(group, lambda: self._runner, exactly=exactly_once is not None)
 
     # -- handlers --------------------------------------------------------------------------------
@@ -446,12 +446,14 @@ class App:
                 over.
 
         Raises ConfigError for unfit retry topics (with the commands that mend them), BrokerError
-        for a source topic that does not come within `topic_wait`, StuckError, and what a worker
-        itself was ended by.
+        for a source topic that does not come within `topic_wait`, StuckError, what a worker itself
+        was ended by, and UsageError when an earlier run has ended by `stop` or a signal.
         """
         self._require_handler()
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
+        if self._has_ended:
+            raise UsageError("this app was stopped; make a new App for another run")
         given_up = uncommitted = 0
         try:
             with contextlib.closing(self.client_settings.port()) as port:
@@ -464,6 +466,7 @@ class App:
         finally:
             self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
+        self._has_ended = self._stopped
         return Ended(self._counted, given_up, uncommitted)
 
     def _begin(
@@ -749,7 +752,7 @@ class App:
         for kind in sorted({route.pool for route in self._routes.every}):
             workers = self._workers[kind]
             if completion.driven() is not None:
-                pools.append(InlinePool(kind, invoker))
+                pools.append(InlinePool(kind, invoker, self._lifespans))
             elif kind == "threads":
                 pools.append(ThreadPool(invoker, workers))
             elif kind == "processes":

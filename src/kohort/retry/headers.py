@@ -54,7 +54,7 @@ VALUE_OMITTED: Final = "retry_value_omitted"
 WAIT_LEFT_MS: Final = "retry_wait_left_ms"
 """What a `RetryAfter` still waits after this delay; relative, so no clock can stretch it."""
 
-FOREIGN_PREFIXES: Final = ("kafka_dlt-", "__connect.errors.")
+FOREIGN_PREFIXES: Final = ("kafka_dlt-", "__connect.errors.", "__streams.errors.")
 """Of the names of other makes, which dead letters may carry beside ours."""
 
 RESERVED: Final[frozenset[str]] = frozenset(

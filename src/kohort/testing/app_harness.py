@@ -27,12 +27,14 @@ from kohort.config import parse_duration_ms
 from kohort.errors import KohortError, UsageError
 from kohort.processing.app import App
 from kohort.processing.engine.engine import NOT_BEGUN, Engine, Outcome
-from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
+from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine, Verdict
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.key_holds import Scanned, waiting_in
 from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.output import Output
 from kohort.processing.engine.partition_state import Item, Route
 from kohort.processing.engine.snapshot import decode
+from kohort.processing.runtime.publishing import is_unfit
 from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.workers.handlers import Invoker
@@ -95,7 +97,8 @@ class AppHarness:
         start: datetime = START,
         crash_at: int | None = None,
     ) -> None:
-        self._parts = app.parts()
+        parts = app.parts()
+        self._parts = replace(parts, routes=parts.routes.unmatched())
         self._app = app
         self.now_ms = int(start.timestamp() * 1_000)
         self.started_ms = self.now_ms
@@ -146,19 +149,22 @@ class AppHarness:
     ) -> Record:
         """Append a record to a topic; nothing is handled before `run` or `advance`.
 
-        A topic that matches the pattern of a handler joins with its first record.
+        A topic that matches the pattern of a handler joins with its first record; of outputs, too.
         """
-        self._join(topic)
-        return self.topics.append(topic, value, key, partition, headers, self.now_ms)
+        record = self.topics.append(topic, value, key, partition, headers, self.now_ms)
+        self._discover()
+        return record
 
-    def _join(self, topic: str) -> None:
-        routes = self._parts.routes.new([topic])
-        if routes:
-            self._parts.routes.join(routes)
-            self._engine.add_routes(routes)
-            for name in (topic, *routes[0].topics.delays_ms):
-                for number in range(self.topics.partitions):
-                    self._assign((name, number))
+    def _discover(self) -> None:
+        """Let topics join that match the pattern of a handler: a test's, and those of outputs."""
+        routes = self._parts.routes.new(self.topics.names | set(self._engine.topics))
+        if not routes:
+            return
+        self._parts.routes.join(routes)
+        self._engine.add_routes(routes)
+        for name in (name for r in routes for name in (r.topic, *r.topics.delays_ms)):
+            for number in range(self.topics.partitions):
+                self._assign((name, number))
 
     def run(self) -> None:
         """Handle everything that can be handled now. No time passes.
@@ -313,6 +319,7 @@ class AppHarness:
 
     def _turn(self) -> bool:
         """Once around; whether anything was done."""
+        self._discover()
         self._engine.tick(self.now_ms)
         self._scan()
         busy = self._poll()
@@ -419,20 +426,27 @@ class AppHarness:
     def _publish(self) -> bool:
         publications = list(self._engine.publications())
         for publication in publications:
-            for output in publication.outputs:
-                self._reach(f"before {output.topic} gets a record")
-            self._store(publication)
-            self._engine.published(publication, self.now_ms, None)
+            error = self._send(publication)
+            self._engine.published(publication, self.now_ms, error, unfit=is_unfit(error))
         return bool(publications)
 
-    def _store(self, publication: Publication) -> None:
+    def _send(self, publication: Publication) -> UsageError | None:
+        """Store the records of a publication one after another; why one was refused."""
         for output in publication.outputs:
-            partition = output.partition
-            if publication.copy is not None and partition is not None:
-                partition %= self.topics.partitions
-            self.topics.append(
-                output.topic, output.value, output.key, partition, output.headers, self.now_ms
-            )
+            self._reach(f"before {output.topic} gets a record")
+            try:
+                self._store(publication, output)
+            except UsageError as error:  # those before it are there: at least once
+                return error
+        return None
+
+    def _store(self, publication: Publication, output: Output) -> None:
+        partition = output.partition
+        if publication.copy is not None and partition is not None:
+            partition %= self.topics.partitions
+        self.topics.append(
+            output.topic, output.value, output.key, partition, output.headers, self.now_ms
+        )
 
     def _commit(self) -> bool:
         if isinstance(self._engine, ExactEngine):
@@ -451,21 +465,43 @@ class AppHarness:
         if batch is None:
             return False
         self._reach("before the transaction")
-        verdict = Verdict(batch)
         if self._transactor is not None:
             put = self._transactor._put_through  # pyright: ignore[reportPrivateUsage]
             verdict = put(batch, MEMBER)
-        else:  # all of it at once: that is what the transaction is for
-            for publication in batch.publications:
-                self._store(publication)
+        else:
+            verdict = self._store_all(batch)
         if verdict.error is not None:
             engine.back(verdict, self.now_ms)
-            return not isinstance(verdict.error, KohortError)
+            # Something else is settled now, as in the runner; any other error is one for later.
+            return bool(verdict.failures or verdict.unfit or verdict.inert or verdict.revived)
         for key, commit in batch.commits.items():
             self.topics.commits[key] = (commit.offset, commit.metadata)
         self._reach("after the transaction")
         engine.through(batch, self.now_ms)
         return True
+
+    def _store_all(self, batch: Batch) -> Verdict:
+        """All of it or nothing: that is what the transaction is for."""
+        unfit = {
+            index: error
+            for index, publication in enumerate(batch.publications)
+            if (error := self._refusal(publication)) is not None
+        }
+        if unfit:
+            return Verdict(batch, next(iter(unfit.values())), unfit=unfit)
+        for publication in batch.publications:
+            for output in publication.outputs:
+                self._store(publication, output)
+        return Verdict(batch)
+
+    def _refusal(self, publication: Publication) -> KohortError | None:
+        """Why no broker would take the records of a publication; a copy has a partition always."""
+        try:
+            for output in publication.outputs if publication.copy is None else ():
+                self.topics.check(output.topic, output.partition)
+        except UsageError as error:
+            return error
+        return None
 
     def _next_due_ms(self) -> int | None:
         """When something more can happen: a deadline, or a retry topic's next record."""

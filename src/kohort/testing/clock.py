@@ -20,6 +20,7 @@ Shell: the clock, threads (which one this is), the kernel's readiness calls.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -32,7 +33,7 @@ from kohort.broker.log.flusher import FlushDone
 from kohort.broker.server.server import Broker, LoopEnv
 from kohort.client.cluster.network_thread import NetworkThread
 from kohort.client.common.completion import drive_by
-from kohort.errors import KafkaTimeoutError, UsageError
+from kohort.errors import ConfigError, KafkaTimeoutError, UsageError
 from kohort.net import Loop, monotonic_ms
 from kohort.net.poller import Poller, new_poller
 
@@ -44,8 +45,8 @@ DAY_S: Final = 86_400
 """The longest that `run_app` runs an app by default."""
 QUIET: Final = {
     "fetch_max_wait_ms": 25_000,
-    "heartbeat_interval_ms": 300_000,
     "session_timeout_ms": 1_200_000,
+    "heartbeat_interval_ms": 300_000,  # it has to be shorter
     "max_poll_interval_ms": 1_200_000,
 }
 """Of an app in virtual time: most of its work is what it does when nothing happens."""
@@ -287,22 +288,24 @@ class VirtualClock:
             until: end it when this is so; looked at once in each second of virtual time.
             seconds: end it after so many seconds at the latest.
 
-        Returns how it ended, as `App.run`.
+        Returns how it ended, as `App.run`. Raises UsageError for an app that has been stopped.
         """
         assert self._network is not None, "inside `with`"
-        app.configure(
-            client={k: v for k, v in QUIET.items() if k not in app.client_settings.client}
-        )
+        _make_quiet(app)
         loop, until_ms = self._network.loop, self._now_ms + round(seconds * 1_000)
 
         def look() -> None:
+            nonlocal next_look
             if self._now_ms >= until_ms or (until is not None and until()):
                 app.stop()
             else:
-                loop.call_at(min(self._now_ms + LOOK_MS, until_ms), look)
+                next_look = loop.call_at(min(self._now_ms + LOOK_MS, until_ms), look)
 
-        loop.call_at(self._now_ms, look)
-        return app.run(signals=False)
+        next_look = loop.call_at(self._now_ms, look)
+        try:
+            return app.run(signals=False)
+        finally:
+            next_look.cancel()  # an app that an error has ended is not to be stopped
 
     # -- work
 
@@ -374,3 +377,15 @@ class VirtualClock:
     def forget(self, loop: Loop) -> None:
         """A loop was stopped."""
         self._loops = [other for other in self._loops if other is not loop]
+
+
+def _make_quiet(app: App) -> None:
+    """What the app names stays, and what does not go with it is left out.
+
+    `session_timeout_ms=10_000` allows no long heartbeats, and by `group_protocol="consumer"` the
+    broker decides on both.
+    """
+    for name, value in QUIET.items():
+        if name not in app.client_settings.client:
+            with contextlib.suppress(ConfigError):
+                app.configure(client={name: value})

@@ -58,10 +58,10 @@ class Report:
 class History:
     """The events, as far as they were reported.
 
-    `from_start`: the group reads each partition from its first record (else what lies before its
-    first read is not judged). `exactly_once`: nothing may be read twice. `zombies`: members were
-    cut off or stopped and do not tell a loss from a revocation (as Java's tool), so that only
-    their commits prove a second owner.
+    `from_start`: the group reads each partition from its first record. Else what lies before its
+    first read is not judged, nor a partition that it has never read. `exactly_once`: nothing may be
+    read twice. `zombies`: members were cut off or stopped and do not tell a loss from a revocation
+    (as Java's tool), so that only their commits prove a second owner.
     """
 
     def __init__(

@@ -121,6 +121,8 @@ class Place:
     sent: Ranges = field(default_factory=Ranges)
     values: dict[int, str] = field(default_factory=dict[int, str])
     read: Ranges = field(default_factory=Ranges)
+    first_read: int | None = None
+    """Where the group began to read."""
     complained: Ranges = field(default_factory=Ranges)
     """Skipped offsets: they are not reported again as lost."""
     committed: int | None = None
@@ -270,6 +272,8 @@ class Replay:
                 self._complain(
                     Kind.DUPLICATE, act, f"{act.member} read what had been read before", again
                 )
+        if place.first_read is None:
+            place.first_read = first
         if span.position is None:
             self._first_read(act, place, span)
         elif first < span.position:
@@ -382,7 +386,8 @@ class Replay:
         if not place.sent:
             return
         stop = place.sent.stop if complete else place.committed or 0
-        gaps = place.unread(0, stop) if self._from_start else []
+        start = 0 if self._from_start else place.first_read
+        gaps = [] if start is None else place.unread(start, stop)
         lost = [gap for low, high in gaps for gap in place.complained.missing(low, high)]
         if lost:
             committed = f"the group has committed {place.committed}"

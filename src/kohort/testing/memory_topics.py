@@ -65,6 +65,16 @@ class MemoryTopics:
         log.append(record)
         return record
 
+    def check(self, topic: str, partition: int | None) -> None:
+        """Raise UsageError for a partition that the topic does not have."""
+        if partition is not None:
+            checked(topic, partition, self.partitions)
+
+    @property
+    def names(self) -> set[str]:
+        """The topics that there are."""
+        return {topic for topic, _ in self.logs}
+
     def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
         if partition is not None:
             return checked(topic, partition, self.partitions)

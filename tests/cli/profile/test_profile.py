@@ -76,3 +76,14 @@ def test_brackets_and_keys_of_other_tables_stay(bare: Run, file: Path) -> None:
     held = '[profiles.other]\nprofile = "kept"\n'
     file.write_text(held)
     assert _choosing(held, "other") == f'profile = "other"\n{held}'
+
+
+def test_a_file_of_another_form_is_left_to_its_owner(bare: Run, file: Path) -> None:
+    """`delete` reported that it had, and `create` ended with a traceback."""
+    file.parent.mkdir()
+    text = 'profiles = {prod = {"bootstrap.servers" = "k:1"}}\n'
+    file.write_text(text)
+    for command in (("delete", "prod"), ("create", "test", "-b", "k:2")):
+        ran = bare("profile", *command)
+        assert (ran.code, file.read_text()) == (2, text)
+        assert "change it by hand" in ran.err

@@ -222,4 +222,5 @@ def test_a_world_notes_every_kind_of_request() -> None:
     assert {group for group, _, _ in world.history.stable} == {"movers", "readers"}
     assert world.final is not None
     assert {"movers", "readers", "lookers"} <= world.final.groups.keys()
+    assert world.final.kinds == dict(programs).keys()
     assert any(offset for offset in world.final.groups["readers"].values())

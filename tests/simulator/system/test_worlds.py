@@ -337,6 +337,10 @@ WRONG_ENDS: dict[str, tuple[History, Final]] = {
         History(),
         replace(_final(Stored(0, None, DEADLY)), apps=Handled(frozenset({"handle"}))),
     ),
+    "SY6 is in the input and not in the output": (
+        History(),
+        replace(_final(Stored(0, None, b"x")), kinds=frozenset({"move"})),
+    ),
     "SY12 out of nothing": (History(attempts=[_attempt(1, 0)]), _final()),
     "SY13 is not in the store": (History(), _apps("book")),
     "SY13 the store has b'other'": (History(), _apps("book", rows=(("other", 0, 0),))),

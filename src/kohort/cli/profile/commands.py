@@ -101,6 +101,7 @@ def create(name: str, bootstrap: str, properties: tuple[str, ...], use: bool) ->
     whole = "\n".join(
         [*([text.rstrip(), ""] if text.strip() else []), f"[profiles.{name}]", *lines]
     )
+    _check(whole, name, is_there=True)
     _write(_choosing(whole + "\n", name) if use else whole + "\n")
     click.echo(f"created profile {name} in {user_file(os.environ)}")
 
@@ -134,6 +135,7 @@ def delete(name: str) -> None:
     heading = rf"^\[profiles\.{re.escape(name)}(\.[^\]]*)?\][^\n]*\n?"
     table = re.compile(heading + r"(?:(?!\[)[^\n]*\n|(?!\[)[^\n]+\Z)*", re.MULTILINE)
     left = table.sub("", text)
+    _check(left, name, is_there=False)
     if chosen_profile({**os.environ, "KOHORT_PROFILE": ""}) == name:
         left = _unchosen(left)
     _write(left)
@@ -174,6 +176,19 @@ def _known(name: str, text: str) -> None:
         near = nearest(name, names)
         hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(names) or 'none'}"
         raise ConfigError(f"there is no profile {name!r} in {user_file(os.environ)}{hint}")
+
+
+def _check(text: str, name: str, *, is_there: bool) -> None:
+    """Raise ConfigError unless this is what a change should have made of the file."""
+    try:
+        done = (name in tomllib.loads(text).get("profiles", {})) is is_there
+    except tomllib.TOMLDecodeError:  # a table cannot be added to an inline one
+        done = False
+    if not done:
+        raise ConfigError(
+            f"{user_file(os.environ)} writes its profiles in another form than [profiles.{name}]; "
+            "change it by hand"
+        )
 
 
 def _choosing(text: str, name: str) -> str:

@@ -48,6 +48,12 @@ class AppRoutes:
         else:
             self._patterns.append((pattern, route))
 
+    def unmatched(self) -> AppRoutes:
+        """The same handlers, where no topic has matched a pattern yet."""
+        routes = AppRoutes(self._kept)
+        routes.named, routes._patterns = self.named, self._patterns
+        return routes
+
     @property
     def by_topic(self) -> Mapping[str, Route]:
         """The routes of all topics that are known."""

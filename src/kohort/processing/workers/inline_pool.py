@@ -17,7 +17,8 @@ from kohort.processing.workers.handlers import Invoker
 from kohort.processing.workers.worker_pools import Finished, Report
 
 if TYPE_CHECKING:
-    import asyncio
+    from kohort.processing.workers.inline_tasks import InlineTasks
+    from kohort.processing.workers.task_pool import Lifespan
 
 
 class InlinePool:
@@ -25,19 +26,26 @@ class InlinePool:
 
     Args:
         name: the pool that it replaces: "threads", "tasks" or "processes".
+        lifespans: what is open while coroutine handlers run.
     """
 
     workers = 1
 
-    def __init__(self, name: str, invoker: Invoker) -> None:
+    def __init__(self, name: str, invoker: Invoker, lifespans: Sequence[Lifespan] = ()) -> None:
         self.name = name
         self._invoker = invoker
+        self._lifespans = lifespans
         self._report: Report = lambda _: None
-        self._coroutines: asyncio.Runner | None = None
+        self._coroutines: InlineTasks | None = None
 
     def start(self, report: Report) -> None:
-        """`report` is called by `submit`."""
+        """Open the lifespans. `report` is called by `submit`, and with what they raise."""
         self._report = report
+        if self.name == "tasks" and self._lifespans:
+            try:
+                self._tasks().open()
+            except Exception as error:  # of a lifespan: it ends the program
+                self._report(Finished(self.name, [], None, 0.0, error))
 
     def submit(self, items: list[Item]) -> None:
         """Run the handlers."""
@@ -52,16 +60,20 @@ class InlinePool:
         """The outcomes of the handlers. Raises what ends a worker."""
         if self.name != "tasks":
             return self._invoker.run(items)
-        import asyncio  # for those who use it
-
-        from kohort.processing.workers.task_pool import run_async
-
-        self._coroutines = self._coroutines or asyncio.Runner()
-        return self._coroutines.run(run_async(self._invoker, items))
+        return self._tasks().run(self._invoker, items)
 
     def stop(self, timeout_s: float) -> bool:
-        """Nothing is at work between two calls."""
-        del timeout_s
-        if self._coroutines is not None:
-            self._coroutines.close()
-        return True
+        """Close the lifespans; False when that took too long. Else nothing is at work."""
+        if self._coroutines is None:
+            return True
+        try:
+            return self._coroutines.close(timeout_s)
+        except Exception as error:  # of a lifespan: it ends the program
+            self._report(Finished(self.name, [], None, 0.0, error))
+            return True
+
+    def _tasks(self) -> InlineTasks:
+        from kohort.processing.workers.inline_tasks import InlineTasks  # for those who use it
+
+        self._coroutines = self._coroutines or InlineTasks(self._lifespans)
+        return self._coroutines

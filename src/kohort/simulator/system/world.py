@@ -565,6 +565,7 @@ class SystemWorld:
             redriven,
             self.schedule.now_ms,
             last_offsets(self.broker, self.history.operations),
+            frozenset(self._kinds),
         )
 
     def _dead_letters(self, group: str) -> frozenset[bytes]:
