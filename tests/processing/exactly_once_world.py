@@ -345,15 +345,15 @@ class ExactWorld(World):
         if batch is None:
             return False
         member = GroupMetadata("billing", life.generation, f"m{life.generation}", None)
-        verdict = life.transactor._put_through(batch, member)
+        verdict = life.transactor._commit_batch(batch, member)
         if verdict.error is None:
-            life.engine.through(batch, self.now_ms)
+            life.engine.transaction_committed(batch, self.now_ms)
         else:
-            life.engine.back(verdict, self.now_ms)
+            life.engine.transaction_aborted(verdict, self.now_ms)
         return verdict.error is None
 
     def zombie_acts(self) -> None:
-        """Whoever was left behind finishes something and tries to put it through."""
+        """Whoever was left behind finishes something and tries to commit it."""
         life = self.chance.choice(self.zombies)
         while life.working:
             items = life.working.pop()

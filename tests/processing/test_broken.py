@@ -601,7 +601,7 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
 class Idle(Transactor):
     """Has nothing to do."""
 
-    def _put_through(self, batch, member):
+    def _commit_batch(self, batch, member):
         raise AssertionError
 
     def _judge(self, items):

@@ -450,7 +450,7 @@ class AppHarness:
 
     def _commit(self) -> bool:
         if isinstance(self._engine, ExactEngine):
-            return self._put_through(self._engine)
+            return self._commit_batch(self._engine)
         commits = self._engine.commits()
         if commits:
             self._reach("before the offsets are committed")
@@ -460,24 +460,24 @@ class AppHarness:
             self._engine.committed(commits, self.now_ms)
         return bool(commits)
 
-    def _put_through(self, engine: ExactEngine) -> bool:
+    def _commit_batch(self, engine: ExactEngine) -> bool:
         batch = engine.batch(self.now_ms)
         if batch is None:
             return False
         self._reach("before the transaction")
         if self._transactor is not None:
-            put = self._transactor._put_through  # pyright: ignore[reportPrivateUsage]
+            put = self._transactor._commit_batch  # pyright: ignore[reportPrivateUsage]
             verdict = put(batch, MEMBER)
         else:
             verdict = self._store_all(batch)
         if verdict.error is not None:
-            engine.back(verdict, self.now_ms)
+            engine.transaction_aborted(verdict, self.now_ms)
             # Something else is settled now, as in the runner; any other error is one for later.
             return bool(verdict.failures or verdict.unfit or verdict.inert or verdict.revived)
         for key, commit in batch.commits.items():
             self.topics.commits[key] = (commit.offset, commit.metadata)
         self._reach("after the transaction")
-        engine.through(batch, self.now_ms)
+        engine.transaction_committed(batch, self.now_ms)
         return True
 
     def _store_all(self, batch: Batch) -> Verdict:

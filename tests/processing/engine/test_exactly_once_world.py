@@ -317,10 +317,12 @@ def no_revived(change) -> None:
     change.setattr(Progress, "_look_for_revived", lambda self, cursor, change: None)
 
 
-def aborted_is_through(change) -> None:
+def aborted_counts_as_committed(change) -> None:
     """Both: what was refused counts as done."""
     change.setattr(
-        ExactEngine, "back", lambda self, verdict, now_ms: self.through(verdict.batch, now_ms)
+        ExactEngine,
+        "transaction_aborted",
+        lambda self, verdict, now_ms: self.transaction_committed(verdict.batch, now_ms),
     )
 
 
@@ -329,21 +331,21 @@ def lost_answer_is_a_failure(change) -> None:
     change.setattr(KafkaTransactor, "_in_doubt", lambda self, batch, error: Verdict(batch, error))
 
 
-def lost_answer_is_through(change) -> None:
+def lost_answer_counts_as_committed(change) -> None:
     """Kafka: a commit without an answer counts as done."""
     change.setattr(KafkaTransactor, "_in_doubt", lambda self, batch, error: Verdict(batch))
 
 
 def any_member(change) -> None:
     """Kafka: offsets are committed without saying who commits them (before KIP-447)."""
-    put = KafkaTransactor._put_through
+    put = KafkaTransactor._commit_batch
 
     def unfenced(self, batch, member):
         producer = self._ready()
         newest = GroupMetadata("billing", producer.world.generation, "", None)
         return put(self, batch, newest)
 
-    change.setattr(KafkaTransactor, "_put_through", unfenced)
+    change.setattr(KafkaTransactor, "_commit_batch", unfenced)
 
 
 def records_apart(change) -> None:
@@ -369,13 +371,20 @@ def told_too_much(change) -> None:
 
 _CLOSE = Store._close_claims
 PLANTED = {
-    "store": [no_epoch, no_ledger, no_overtaken, no_revived, aborted_is_through, told_too_much],
+    "store": [
+        no_epoch,
+        no_ledger,
+        no_overtaken,
+        no_revived,
+        aborted_counts_as_committed,
+        told_too_much,
+    ],
     "kafka": [
         lost_answer_is_a_failure,
-        lost_answer_is_through,
+        lost_answer_counts_as_committed,
         any_member,
         records_apart,
-        aborted_is_through,
+        aborted_counts_as_committed,
         told_too_much,
     ],
 }

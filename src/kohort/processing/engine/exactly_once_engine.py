@@ -3,8 +3,8 @@
 Rules (E2, E3, W5):
 - What becomes of a record is *settled* when its handler has ended: its outputs, its rows, or the
   copy for its next try. Nothing of that is visible to anybody yet.
-- A batch is what is settled, with the offsets and snapshots as they will be when it is through.
-  Only then is a record done. A batch that does not go through is settled still: nothing is lost,
+- A batch is what is settled, with the offsets and snapshots as they will be when it is committed.
+  Only then is a record done. A batch that is not committed is settled still: nothing is lost,
   and the handler is not called again.
 - Results for a partition that was taken away are dropped: its next owner repeats the work.
 - With a ledger, a record of a retry topic runs only after the ledger has confirmed that it is owed.
@@ -46,10 +46,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the transaction of a batch has ended. All but `batch` empty: it is through.
+    """How the transaction of a batch has ended. All but `batch` empty: committed.
 
     Args:
-        error: why it is not through.
+        error: why it is not committed.
         failures: what these publications (by place in the batch) fail of instead.
         unfit: why no later try of their records would be accepted.
         refused: the broker accepts none of these now; the others continue without them.
@@ -79,7 +79,7 @@ class ExactEngine(Engine):
         self._plain_count = 0
         self._unjudged: list[Item] = []
         self._ended: dict[str, Item] = {}
-        """Of records that have ended and whose transaction is not through: the copy that was run.
+        """Of records that have ended and whose transaction is not committed: the copy that was run.
 
         Until then the ledger still calls it owed, and says so of every other copy.
         """
@@ -126,7 +126,7 @@ class ExactEngine(Engine):
         left: list[Publication] = []
         for publication in self._settled:
             if publication.inert and _place(publication.item) in copies:
-                # It was read before the transaction that schedules it was through.
+                # It was read before the transaction that schedules it was committed.
                 self._judge_again(publication.item)
             elif publication.wait_until_ms > now_ms or len(chosen) >= most:
                 left.append(publication)
@@ -172,7 +172,7 @@ class ExactEngine(Engine):
         known = [p for key in keys if (p := self.partitions.get(key)) is not None]
         return any(p in self._plain or (p.tracker.dirty and p.tracker.known) for p in known)
 
-    def through(self, batch: Batch, now_ms: int) -> None:
+    def transaction_committed(self, batch: Batch, now_ms: int) -> None:
         """The transaction is committed: its records are done."""
         by: dict[Partition, list[Item]] = {}
         for publication in batch.publications:
@@ -187,8 +187,8 @@ class ExactEngine(Engine):
         self.counts["transactions"] += 1
         self.committed(batch.commits, now_ms)
 
-    def back(self, verdict: Verdict, now_ms: int) -> None:
-        """The transaction is not through, and nothing of it is visible: it is settled still."""
+    def transaction_aborted(self, verdict: Verdict, now_ms: int) -> None:
+        """The transaction was aborted, and nothing of it is visible: it is settled still."""
         self.counts["transactions_aborted"] += 1
         error = verdict.error
         if isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:

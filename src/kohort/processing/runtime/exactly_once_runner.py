@@ -118,14 +118,14 @@ class ExactRunner(Runner):
         self._in_flight = self._asked_ms = None
         self.trouble = ""
         if verdict.error is None:
-            self.exact.through(verdict.batch, now_ms)
+            self.exact.transaction_committed(verdict.batch, now_ms)
             if self.commits_progress:
                 self._uncommitted |= _offsets_of(verdict.batch)
             return
-        self.exact.back(verdict, now_ms)
+        self.exact.transaction_aborted(verdict, now_ms)
         reported = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
         if not reported:
-            self.trouble = f"a transaction did not go through: {verdict.error}"
+            self.trouble = f"a transaction was not committed: {verdict.error}"
             log.warning("%s; retrying", self.trouble)
             self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
         if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
@@ -149,7 +149,7 @@ class ExactRunner(Runner):
         if self._nobody_commits or self._is_over:
             return 0
         mine = set(keys)
-        self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
+        self._commit_all(mine, self.now_ms() + self.timing.drain_ms)
         offsets = {tp: at for tp, at in self._uncommitted.items() if tp in mine}
         self._uncommitted = {tp: at for tp, at in self._uncommitted.items() if tp not in mine}
         if offsets:
@@ -162,7 +162,7 @@ class ExactRunner(Runner):
         in_flight = self._in_flight.commits
         return sum(key in in_flight or self.exact.owes({key}) for key in mine)
 
-    def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
+    def _commit_all(self, mine: set[TopicPartition], until_ms: int) -> None:
         while not self._hurried and (now_ms := self.now_ms()) < until_ms:
             wait_until_ms = until_ms
             if self._in_flight is None:

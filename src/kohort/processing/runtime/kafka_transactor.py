@@ -96,7 +96,7 @@ class KafkaTransactor(Transactor):
 
     # -- one batch -------------------------------------------------------------------------------
 
-    def _put_through(self, batch: Batch, member: GroupMetadata) -> Verdict:
+    def _commit_batch(self, batch: Batch, member: GroupMetadata) -> Verdict:
         try:
             producer = self._ready()
             producer.begin_transaction()
@@ -165,7 +165,7 @@ class KafkaTransactor(Transactor):
                     raise
                 log.warning("a transaction is being committed for long: %s", error)
 
-    # -- what did not go through -----------------------------------------------------------------
+    # -- what was not committed -------------------------------------------------------------------
 
     def _aborted(
         self,
@@ -209,12 +209,12 @@ class KafkaTransactor(Transactor):
                 self._close()
                 self._stopping.wait(1)
                 continue
-            through = all(
+            committed = all(
                 (at := committed.get(key)) is not None
                 and (at.offset, at.metadata) == (commit.offset, commit.metadata)
                 for key, commit in batch.commits.items()
             )
-            return Verdict(batch, None if through else error)
+            return Verdict(batch, None if committed else error)
         return Verdict(batch, error)
 
 

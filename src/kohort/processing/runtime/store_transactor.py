@@ -160,7 +160,7 @@ class StoreTransactor(Transactor):
 
     # -- one batch -------------------------------------------------------------------------------
 
-    def _put_through(self, batch: Batch, member: GroupMetadata) -> Verdict:
+    def _commit_batch(self, batch: Batch, member: GroupMetadata) -> Verdict:
         del member  # the epoch in the store is what fences
         try:
             for _ in range(ROUNDS):
@@ -169,7 +169,7 @@ class StoreTransactor(Transactor):
                     return refusal
                 done = self._store.advance(self._advance(batch), done_at)
                 if done.committed:
-                    return self._through(batch)
+                    return self._committed(batch)
                 if not done.overtaken:
                     return self._lost(batch, done)
                 for publication in batch.publications:  # to be copied once more, further on
@@ -183,7 +183,7 @@ class StoreTransactor(Transactor):
         except StoreBusyError as error:
             return self._in_doubt(batch, error)
 
-    def _through(self, batch: Batch) -> Verdict:
+    def _committed(self, batch: Batch) -> Verdict:
         for key, commit in batch.commits.items():
             row = self._rows[key]
             self._rows[key] = row._replace(next_offset=commit.offset, snapshot=commit.metadata)
@@ -193,7 +193,7 @@ class StoreTransactor(Transactor):
         """The answer may have been lost, and not the transaction: the store tells."""
         while True:
             try:
-                through = all(
+                committed = all(
                     (row := self._store.progress(self._group, *key)) is not None
                     and (row.epoch, row.next_offset, row.snapshot)
                     == (self._rows[key].epoch, commit.offset, commit.metadata)
@@ -201,12 +201,12 @@ class StoreTransactor(Transactor):
                 )
             except StoreBusyError as worse:
                 if self._is_stopped_while_away(
-                    "whether a transaction went through is not known yet (%s)", worse
+                    "whether a transaction was committed is not known yet (%s)", worse
                 ):
                     return Verdict(batch, error)
                 continue
             self._is_there()
-            return self._through(batch) if through else Verdict(batch, error)
+            return self._committed(batch) if committed else Verdict(batch, error)
 
     def _publish(self, batch: Batch) -> Verdict | None:
         """Copies and outputs, acknowledged; a verdict when some were refused."""

@@ -1,4 +1,4 @@
-"""Puts batches through, one at a time, on a thread of its own: polling does not wait for it.
+"""Commits batches, one at a time, on a thread of its own: polling does not wait for it.
 
 Rules:
 - One batch at a time, in order: a later one depends on the result of the earlier one.
@@ -50,7 +50,7 @@ TransactorEvent = Verdict | Judged | Broken
 
 
 class Transactor(ABC):
-    """The thread. `_put_through` handles a batch."""
+    """The thread. `_commit_batch` handles a batch."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Callable[[], TransactorEvent | None] | None] = SimpleQueue()
@@ -68,8 +68,8 @@ class Transactor(ABC):
             self._thread.start()
 
     def submit(self, batch: Batch, member: GroupMetadata) -> None:
-        """Put a batch through; the verdict is reported."""
-        self._give(lambda: self._put_through(batch, member))
+        """Commit a batch; the verdict is reported."""
+        self._give(lambda: self._commit_batch(batch, member))
 
     def judge(self, items: Sequence[Item]) -> None:
         """Ask the ledger about records of retry topics; the answer is reported."""
@@ -135,7 +135,7 @@ class Transactor(ABC):
             self._close()
 
     @abstractmethod
-    def _put_through(self, batch: Batch, member: GroupMetadata) -> Verdict: ...
+    def _commit_batch(self, batch: Batch, member: GroupMetadata) -> Verdict: ...
 
     @abstractmethod
     def _judge(self, items: Sequence[Item]) -> Judged: ...
