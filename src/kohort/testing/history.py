@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.errors import KafkaTimeoutError, UsageError
-from kohort.testing.history_check import Act, Kind, Replay, Told, Violation
+from kohort.testing.history_check import Act, Event, Kind, Replay, Violation
 from kohort.testing.ranges import Ranges
 
 MAX_ACTS: Final = 5_000_000
@@ -72,7 +72,7 @@ class History:
             "exactly_once": exactly_once,
             "zombies": zombies,
         }
-        self._acts: list[Told] = []
+        self._acts: list[Event] = []
         self._last_ms: dict[str, int] = {}
         self._verbose: dict[tuple[str, str, int], list[tuple[int, str | None]]] = {}
         self._sent: dict[Partition, Ranges] = {}
@@ -161,7 +161,7 @@ class History:
             for topic, partition in partitions:
                 if len(self._acts) >= MAX_ACTS:
                     raise UsageError(f"a history takes {MAX_ACTS} acts at the most")
-                self._acts.append(Told(now_ms, member, act, topic, partition, first, last, value))
+                self._acts.append(Event(now_ms, member, act, topic, partition, first, last, value))
                 if act in (Act.SENT, Act.READ):
                     known = self._sent if act is Act.SENT else self._read
                     known.setdefault((topic, partition), Ranges()).add(first, last + 1)
@@ -266,18 +266,18 @@ class History:
     # -- judging
 
     @property
-    def told(self) -> Sequence[Told]:
+    def events(self) -> Sequence[Event]:
         """All acts in the order of their times."""
         with self._changed:
             return sorted(self._acts, key=lambda act: act.time_ms)
 
     def check(self, *, complete: bool = False) -> Report:
         """The violations so far. `complete`: records that are unread now will never be read."""
-        acts = self.told
+        acts = self.events
         return Report(tuple(Replay(**self._options).run(acts, complete=complete)), len(acts))
 
     def verify(self, *, complete: bool = False) -> None:
-        """Raise an AssertionError that tells every violation, if there is any."""
+        """Raise an AssertionError that lists every violation, if there is any."""
         report = self.check(complete=complete)
         if report.violations:
             raise AssertionError(str(report))

@@ -83,7 +83,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Event:
     """One act, of one partition (DIED: of none)."""
 
     time_ms: int
@@ -156,7 +156,7 @@ class Replay:
         self._last_ms = 0
         self.violations: list[Violation] = []
 
-    def run(self, acts: Sequence[Told], *, complete: bool) -> list[Violation]:
+    def run(self, acts: Sequence[Event], *, complete: bool) -> list[Violation]:
         """All violations. `complete`: the group has had time to read everything."""
         for one in acts:
             if one.act is Act.SENT:
@@ -173,10 +173,10 @@ class Replay:
             self._ended(topic, partition, place, complete)
         return self.violations
 
-    def _place(self, act: Told) -> Place:
+    def _place(self, act: Event) -> Place:
         return self._places.setdefault((act.topic, act.partition), Place())
 
-    def _take(self, act: Told) -> None:
+    def _take(self, act: Event) -> None:
         if act.act is Act.DIED:
             for place in self._places.values():
                 place.spans.pop(act.member, None)
@@ -192,7 +192,7 @@ class Replay:
             self._moved(act, self._place(act))
 
     def _complain(
-        self, kind: Kind, act: Told, what: str, spans: Iterable[Range] = (), *others: str
+        self, kind: Kind, act: Event, what: str, spans: Iterable[Range] = (), *others: str
     ) -> None:
         members = (act.member, *others) if act.member else others
         for first, stop in spans or [(-1, -1)]:
@@ -214,13 +214,13 @@ class Replay:
 
     # -- ownership
 
-    def _assigned(self, act: Told, place: Place) -> None:
+    def _assigned(self, act: Event, place: Place) -> None:
         for member, span in place.spans.items():
             if member != act.member and span.owned:
                 span.rivals.setdefault(act.member, act.time_ms)
         place.spans[act.member] = Span(act.time_ms, start=place.committed)
 
-    def _given_up(self, act: Told, place: Place) -> None:
+    def _given_up(self, act: Event, place: Place) -> None:
         span = place.spans.pop(act.member, None)
         if span is None or act.act is Act.LOST or self._zombies:
             return
@@ -234,7 +234,7 @@ class Replay:
                     rival,
                 )
 
-    def _span(self, act: Told, place: Place, doing: str) -> Span:
+    def _span(self, act: Event, place: Place, doing: str) -> Span:
         """The present ownership; complains where there is none."""
         span = place.spans.get(act.member)
         if span is None:
@@ -252,7 +252,7 @@ class Replay:
             span = place.spans[act.member] = Span(act.time_ms, owned=False, start=place.committed)
         return span
 
-    def _moved(self, act: Told, place: Place) -> None:
+    def _moved(self, act: Event, place: Place) -> None:
         span = place.spans.get(act.member)
         if span is not None:
             place.spans[act.member] = Span(span.since_ms, span.owned, None, act.first)
@@ -262,7 +262,7 @@ class Replay:
 
     # -- reading
 
-    def _read(self, act: Told, place: Place) -> None:
+    def _read(self, act: Event, place: Place) -> None:
         span = self._span(act, place, "read")
         first, stop = act.first, act.last + 1
         self._same_value(act, place)
@@ -285,7 +285,7 @@ class Replay:
         span.read.add(first, stop)
         place.read.add(first, stop)
 
-    def _same_value(self, act: Told, place: Place) -> None:
+    def _same_value(self, act: Event, place: Place) -> None:
         sent = place.values.get(act.first)
         if act.value is not None and sent is not None and sent != act.value:
             self._complain(
@@ -295,7 +295,7 @@ class Replay:
                 [(act.first, act.first + 1)],
             )
 
-    def _first_read(self, act: Told, place: Place, span: Span) -> None:
+    def _first_read(self, act: Event, place: Place, span: Span) -> None:
         first, stop = act.first, act.last + 1
         start = span.start
         if start is None and not self._from_start:
@@ -313,14 +313,14 @@ class Replay:
                 Kind.DUPLICATE, act, f"{act.member} read it again though {told_of}", again
             )
 
-    def _skipped(self, act: Told, place: Place, gaps: Sequence[Range], what: str) -> None:
+    def _skipped(self, act: Event, place: Place, gaps: Sequence[Range], what: str) -> None:
         fresh = [gap for start, stop in gaps for gap in place.complained.missing(start, stop)]
         for start, stop in fresh:
             place.complained.add(start, stop)
         if fresh:
             self._complain(Kind.SKIPPED, act, what, fresh)
 
-    def _read_back(self, act: Told, span: Span) -> None:
+    def _read_back(self, act: Event, span: Span) -> None:
         assert span.position is not None
         first, stop = act.first, min(act.last + 1, span.position)
         again = list(span.read.within(first, stop))
@@ -335,7 +335,7 @@ class Replay:
 
     # -- committing
 
-    def _committed(self, act: Told, place: Place) -> None:
+    def _committed(self, act: Event, place: Place) -> None:
         offset = act.first
         span = self._span(act, place, "committed")
         for rival, since_ms in span.rivals.items():
@@ -371,7 +371,7 @@ class Replay:
     # -- the end
 
     def _ended(self, topic: str, partition: int, place: Place, complete: bool) -> None:
-        end = Told(self._last_ms, "", Act.DIED, topic, partition)
+        end = Event(self._last_ms, "", Act.DIED, topic, partition)
         for member, span in place.spans.items():
             if span.owned and span.rivals and not self._zombies:
                 rival = next(iter(span.rivals))

@@ -368,7 +368,7 @@ class ProducerCore:
                 if name not in self._topics:
                     continue  # given up meanwhile: the next answer does not name its leaders
                 if self._topic_ids.get(name, topic.topic_id) != topic.topic_id:
-                    self._sender.topic_recreated(name)
+                    self._accumulator.topic_recreated(name)
                 self._topic_ids[name] = topic.topic_id
                 count = max(topic.partitions, default=-1) + 1
                 available = [

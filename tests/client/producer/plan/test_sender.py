@@ -103,7 +103,7 @@ def test_nothing_overtakes_what_is_in_flight_for_a_topic_that_was_deleted() -> N
     first, which had gone to the deleted topic, behind it (seed 74001092)."""
     side = idempotent(max_in_flight_requests_per_connection=5)
     (first,) = one_by_one(side, 1)
-    side.sender.topic_recreated("t")
+    side.accumulator.topic_recreated("t")
     assert one_by_one(side, 1) == []
     side.refuse(first, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 6)
     (again,) = side.plan(1_000)
@@ -117,7 +117,7 @@ def test_a_request_that_waited_while_its_topic_was_created_again_is_held_back() 
     """P1: its connection had to be opened first; the batch before it is at the deleted topic."""
     side = idempotent(max_in_flight_requests_per_connection=5)
     first, second = one_by_one(side, 2)
-    side.sender.topic_recreated("t")
+    side.accumulator.topic_recreated("t")
     assert not side.sender.hold_back(first, 6), "it has none before it"
     assert side.sender.hold_back(second, 6)
     assert second.batches == []

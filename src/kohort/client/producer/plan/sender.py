@@ -240,11 +240,6 @@ class Sender:
             self._requests[plan.node_id] -= 1
         return len(plan.batches) < planned
 
-    def topic_recreated(self, topic: str) -> None:
-        """A topic was deleted and created again: what is in flight for the old one comes first."""
-        for queue in self._accumulator.queues.values():
-            queue.recreated |= queue.topic == topic
-
     def next_deadline(self) -> int | None:
         """When `plan` or `expire` may have something new to do, as of the last `plan`."""
         return self._next_ms
