@@ -33,7 +33,13 @@ from kohort.client.producer.plan.produce_requests import (
     nodes_in,
     produce_request,
 )
-from kohort.client.producer.plan.sender import IdState, Outcome, ProducePlan, Sender
+from kohort.client.producer.plan.sender import (
+    IdState,
+    Outcome,
+    ProducePlan,
+    Sender,
+    topic_recreated,
+)
 from kohort.client.producer.topic_route import FATAL_TOPIC_ERRORS, Route, cure
 from kohort.errors import (
     AuthenticationError,
@@ -368,7 +374,7 @@ class ProducerCore:
                 if name not in self._topics:
                     continue  # given up meanwhile: the next answer does not name its leaders
                 if self._topic_ids.get(name, topic.topic_id) != topic.topic_id:
-                    self._accumulator.topic_recreated(name)
+                    topic_recreated(self._accumulator.queues.values(), name)
                 self._topic_ids[name] = topic.topic_id
                 count = max(topic.partitions, default=-1) + 1
                 available = [

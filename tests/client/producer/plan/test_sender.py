@@ -15,7 +15,14 @@ from kohort.client.common.config import ProducerConfig
 from kohort.client.producer.plan.accumulator import Accumulator
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.plan.produce_requests import seal
-from kohort.client.producer.plan.sender import PRODUCER_ID, Answer, IdState, ProducePlan, Sender
+from kohort.client.producer.plan.sender import (
+    PRODUCER_ID,
+    Answer,
+    IdState,
+    ProducePlan,
+    Sender,
+    topic_recreated,
+)
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -103,7 +110,7 @@ def test_nothing_overtakes_what_is_in_flight_for_a_topic_that_was_deleted() -> N
     first, which had gone to the deleted topic, behind it (seed 74001092)."""
     side = idempotent(max_in_flight_requests_per_connection=5)
     (first,) = one_by_one(side, 1)
-    side.accumulator.topic_recreated("t")
+    topic_recreated(side.accumulator.queues.values(), "t")
     assert one_by_one(side, 1) == []
     side.refuse(first, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 6)
     (again,) = side.plan(1_000)
@@ -117,7 +124,7 @@ def test_a_request_that_waited_while_its_topic_was_created_again_is_held_back() 
     """P1: its connection had to be opened first; the batch before it is at the deleted topic."""
     side = idempotent(max_in_flight_requests_per_connection=5)
     first, second = one_by_one(side, 2)
-    side.accumulator.topic_recreated("t")
+    topic_recreated(side.accumulator.queues.values(), "t")
     assert not side.sender.hold_back(first, 6), "it has none before it"
     assert side.sender.hold_back(second, 6)
     assert second.batches == []

@@ -208,11 +208,6 @@ class Accumulator:
             return 0.0
         return max(_GIVE_WAY_S, self.opened_bytes * _GIVE_WAY_BYTE_S * quarters)
 
-    def topic_recreated(self, topic: str) -> None:
-        """A topic was deleted and created again: what is in flight for the old one comes first."""
-        for queue in self.queues.values():
-            queue.recreated |= queue.topic == topic
-
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         """The queue of a partition, made if need be."""
         queue = self.queues.get((topic, partition))

@@ -461,6 +461,12 @@ class Sender:
         queue.bump = False
 
 
+def topic_recreated(queues: Iterable[PartitionQueue], topic: str) -> None:
+    """A topic was deleted and created again: what is in flight for the old one comes first."""
+    for queue in queues:
+        queue.recreated |= queue.topic == topic
+
+
 _ENDED: Final = (
     "transaction_timeout_ms, or another producer of its transactional_id has begun; nothing was "
     "stored"
