@@ -341,6 +341,7 @@ def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visito
         "form_token": page.hidden("form_token"),
         "name": "exporter",
         "plan": page.hidden("plan"),
+        "was": page.hidden("was"),
         "confirm": "exporter",
     }
     assert json.loads(form["plan"]) == {"clicks:0": 7, "clicks:1": 7}
@@ -356,11 +357,36 @@ def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visito
         undo = re.search(r"undo=(\d+)", visitor.ask(done.headers["location"]).text)
         assert undo
         again = visitor.ask(f"/group/offsets?name=exporter&undo={undo[1]}")
-        assert visitor.ask("/group/offsets", form | {"plan": again.hidden("plan")}).status == 303
+        back = {name: again.hidden(name) for name in ("plan", "was")}
+        assert visitor.ask("/group/offsets", form | back).status == 303
         assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
     rows = visitor.ask("/audit?format=json").json["rows"]
     assert [row["action"] for row in rows[:2]] == ["set offsets", "set offsets"]
     assert "127.0.0.1" in rows[0]["who"]
+
+
+def test_offsets_that_have_moved_since_the_preview_are_not_set(
+    there: World, visitor: Visitor
+) -> None:
+    page = visitor.ask("/group/offsets?name=exporter&to=shift%3A%2B2")
+    form = {each: page.hidden(each) for each in ("form_token", "name", "plan", "was")}
+    form["confirm"] = "exporter"
+    assert json.loads(form["was"]) == {"clicks:0": 4, "clicks:1": 4}
+    for odd in ({}, {"clicks:0": 4}, {"clicks:0": 4, "clicks:1": 4, "orders:0": 1}):
+        assert visitor.ask("/group/offsets", form | {"was": json.dumps(odd)}).status == 400
+    place = TopicPartition("clicks", 1)
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        try:
+            admin.alter_group_offsets("exporter", {place: 5})
+            moved = visitor.ask("/group/offsets", form)
+            admin.delete_group_offsets("exporter", [place])
+            gone = visitor.ask("/group/offsets", form)
+            assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
+        finally:
+            admin.alter_group_offsets("exporter", {place: 4})
+    for refused in (moved, gone):
+        assert refused.status == 400
+        assert "the group has moved since the preview (clicks-1); look again" in refused.text
 
 
 def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visitor) -> None:
