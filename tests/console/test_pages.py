@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
 import json
 import re
@@ -89,8 +90,6 @@ class Answer:
         return json.loads(self.text)
 
     def hidden(self, name: str) -> str:
-        import html
-
         found = re.search(f'name="{name}" value="([^"]*)"', self.text)
         assert found, f"no field {name}"
         return html.unescape(found[1])
@@ -422,6 +421,13 @@ def test_all_selected_records_are_redriven_not_only_the_last(visitor: Visitor) -
     while not (job := visitor.ask(sent.headers["location"] + "&format=json").json)["outcome"]:
         pass
     assert job["outcome"].startswith("done: 1 sent"), job
+
+
+def test_a_value_is_offered_for_editing_exactly_as_it_is(visitor: Visitor) -> None:
+    page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A0")
+    field = re.search(r"<textarea [^>]*>(.*?)</textarea>", page.text, re.DOTALL)
+    assert field
+    assert html.unescape(field[1]) == "\n" + HOSTILE.decode(), "a browser drops the first line end"
 
 
 def test_a_console_without_actions_changes_nothing(there: World) -> None:

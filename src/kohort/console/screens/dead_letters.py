@@ -191,15 +191,14 @@ def plan(desk: Desk, asked: Asked) -> Screen:
 
 
 def _original(desk: Desk, owner: RetryOwner, chosen: Mapping[str, str]) -> str:
-    """The value of a single chosen record, to be edited; empty where rules hide parts of it."""
+    """The value of a single chosen record, to be edited; empty where a form cannot hold it."""
     from kohort.client.common.types import TopicPartition
 
     one = _single(chosen["offsets"])
     if one is None:
         return ""
     original = record_at(desk.settings, TopicPartition(owner.dead_letter or "", one[0]), one[1])
-    shown = desk.masks.value(original.value if original else None)
-    return shown.text if not (shown.masked or shown.cut) and shown.form in ("text", "json") else ""
+    return desk.masks.editable(original.value if original else None)
 
 
 def _single(texts: str) -> tuple[int, int] | None:
