@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -10,9 +11,9 @@ from click.testing import CliRunner
 from kohort.cli.common.root import EXIT_INTERRUPTED, invoke
 from kohort.cli.dlq.redrive import redrive
 from kohort.errors import ConfigError, UsageError
+from kohort.retry.redrive import Redrive, Report
 from tests.clusters import Cluster
 from tests.retry.test_redrive import Failures
-
 
 PRESSED = """\
 import signal
@@ -77,6 +78,12 @@ def test_only_json_is_printed_where_json_is_asked_for(failures) -> None:
     assert json.loads(done.stdout)["sent"] == 30
     assert "redrive r1: 30 would be sent" in done.stderr
     assert "send these 30 records back?" in done.stderr
+
+
+def test_a_reason_cannot_drive_the_terminal(failures, monkeypatch) -> None:
+    found = Report(sent=1, kinds=Counter({("\x1b[2Jodd", "Bad\x07"): 1}))
+    monkeypatch.setattr(Redrive, "preview", lambda _: found)
+    assert "\\x1b[2Jodd  Bad\\x07\n" in run(failures, "--dry-run").stdout
 
 
 @pytest.mark.parametrize("presses", [1, 2])

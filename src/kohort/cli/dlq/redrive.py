@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options
+from kohort.cli.common.output import printable
 from kohort.cli.common.paths import FILE
 from kohort.cli.common.root import EXIT_INTERRUPTED
 from kohort.cli.dlq.commands import dlq
@@ -200,7 +201,7 @@ def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = Fal
         "finished": report.finished,
     }
     lines = [f"redrive {name}: {report.sent:,} {'sent' if sent else 'would be sent'}"]
-    lines += [f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}" for k in kinds]
+    lines += [printable(f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}") for k in kinds]
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
     if sent and not report.finished:
         lines.append(f"stopped; `--id {name}` continues from here")
