@@ -463,6 +463,22 @@ def test_a_login_is_needed_where_there_is_a_token(there: World) -> None:
         assert visitor.ask("/groups").status == 200
 
 
+def test_two_consoles_on_one_host_keep_their_own_sessions(there: World) -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    with console(there.cluster) as other:
+        jar: dict[str, str] = {}
+        fresh: list[bool] = []
+        for url in (there.url, other.url.rstrip("/")) * 2:
+            visitor = Visitor(url)
+            visitor.cookie = "; ".join(f"{name}={value}" for name, value in jar.items())
+            answer = visitor.ask("/groups")
+            fresh.append("set-cookie" in answer.headers)
+            if fresh[-1]:
+                name, _, value = visitor.cookie.partition("=")
+                jar[name] = value
+    assert fresh == [True, True, False, False]
+
+
 def test_another_host_is_refused(visitor: Visitor) -> None:
     assert visitor.ask("/groups", host="evil.example").status == 421
 
