@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -17,7 +18,7 @@ import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kohort.broker.faults.faulty_files import ERRORS, OPERATIONS
-from kohort.errors import UsageError
+from kohort.errors import KohortError, UsageError
 from kohort.observe.faults import DISK_ERRORS, DISK_OPERATIONS
 from tests.clusters import Embedded
 from tests.console.world import (
@@ -388,6 +389,61 @@ def test_offsets_that_have_moved_since_the_preview_are_not_set(
         assert "the group has moved since the preview (clicks-1); look again" in refused.text
 
 
+def test_an_audit_that_cannot_be_written_is_said_before_or_after(
+    there: World, tmp_path: Path
+) -> None:
+    """Nothing is done that cannot be noted; what was done all the same is said to be done."""
+    place, path = TopicPartition("clicks", 0), tmp_path / "folder" / "audit.jsonl"
+    with (
+        pytest.raises(KohortError, match=r"audit\.jsonl cannot be written: No such file"),
+        console(there.cluster, audit=path),
+    ):
+        pass
+    path.parent.mkdir()
+    with (
+        console(there.cluster, allow_actions=True, audit=path) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        path.unlink()
+        path.mkdir()
+        refused = skip_one(server.url)
+        assert refused.status == 503
+        assert "nothing was done" in refused.text
+        assert "Is a directory" in refused.text
+        assert admin.list_group_offsets("exporter")[place].offset == 4
+    with (
+        console(there.cluster, allow_actions=True, audit=Path("/dev/full")) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        try:
+            done = skip_one(server.url)
+            assert done.status == 503
+            assert "set offsets exporter: done" in done.text
+            assert "/dev/full cannot be written: No space left" in done.text
+            assert admin.list_group_offsets("exporter")[place].offset == 5
+            assert "set offsets" in Visitor(server.url.rstrip("/")).ask("/audit").text
+        finally:
+            admin.alter_group_offsets("exporter", {("clicks", n): 4 for n in (0, 1)})
+
+
+def skip_one(url: str) -> Answer:
+    visitor = Visitor(url.rstrip("/"))
+    page = visitor.ask("/group/offsets?name=exporter&to=shift%3A%2B1")
+    form = {each: page.hidden(each) for each in ("form_token", "name", "plan", "was")}
+    return visitor.ask("/group/offsets", form | {"confirm": "exporter"})
+
+
+def test_a_redrive_whose_begin_cannot_be_noted_is_not_begun(there: World) -> None:
+    with console(there.cluster, allow_actions=True, audit=Path("/dev/full")) as server:
+        visitor = Visitor(server.url.rstrip("/"))
+        page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A1")
+        form = {each: page.hidden(each) for each in ("form_token", "name", "id", "offsets")}
+        refused = visitor.ask("/dlq/redrive", form | {"confirm": "yes"})
+        assert refused.status == 503
+        assert "nothing was done" in refused.text
+        assert visitor.ask(f"/job?id={form['id']}").status == 404
+
+
 def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visitor) -> None:
     page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A0-1")
     assert "<strong>2</strong>" in page.text
@@ -404,6 +460,15 @@ def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visito
     found = read_committed(there.cluster.bootstrap, "orders.fulfilment.retry.0s", 3)
     assert len(found) == 2
     assert found[0].value == HOSTILE
+
+
+def test_a_rate_that_is_no_number_is_refused(visitor: Visitor) -> None:
+    page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A1")
+    form = {each: page.hidden(each) for each in ("form_token", "name", "id", "offsets")}
+    for rate in ("1,5", "fast", "nan", "0", "-1", "1e10"):
+        refused = visitor.ask("/dlq/redrive", form | {"confirm": "yes", "rate": rate})
+        assert refused.status == 400
+        assert "records a second, more than 0" in refused.text
 
 
 def test_all_selected_records_are_redriven_not_only_the_last(visitor: Visitor) -> None:
