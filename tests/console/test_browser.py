@@ -11,6 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from kohort import Admin, TopicPartition
+from kohort.console.screens import SCREENS as SERVED
+from kohort.console.screens.desk import Screen
+from kohort.errors import KohortError
 from tests.console.browser import SIZES, THEMES, Browser, chromium, unavailable
 from tests.console.test_pages import SCREENS, path_in, wait_for_process
 from tests.console.world import World, world
@@ -106,6 +109,40 @@ def test_an_answer_that_comes_while_somebody_types_changes_nothing(
     assert driver.execute_script("return document.querySelectorAll('#part > mark').length") == 1
     driver.execute_script("document.activeElement.blur()")
     browser.until(lambda: driver.execute_script("return !document.querySelector('#part > mark')"))
+
+
+def test_a_refresh_that_fails_takes_the_place_of_the_figures(
+    there: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> Screen:
+        raise KohortError("the coordinator is away")
+
+    driver = browser.driver
+    driver.get(there.url + "/groups")
+    with monkeypatch.context() as patched:
+        patched.setitem(SERVED, ("GET", "/groups"), failing)
+        driver.execute_script("document.activeElement.blur(); refresh()")
+        browser.until(lambda: "the coordinator is away" in browser.text("#part"))
+        assert browser.text("#part tbody") == ""
+    driver.execute_script("refresh()")
+    browser.until(lambda: "exporter" in browser.text("#part"))
+    browser.complaints()
+
+
+def test_a_console_that_does_not_answer_is_not_live(there: World, browser: Browser) -> None:
+    driver = browser.driver
+    driver.get(there.url + "/groups")
+    driver.execute_cdp_cmd("Network.enable", {})
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": True, **network})
+    try:
+        driver.execute_script("document.activeElement.blur(); refresh()")
+        browser.until(lambda: browser.text("#live-text") == "no answer")
+    finally:
+        driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **network})
+    driver.execute_script("refresh()")
+    browser.until(lambda: browser.text("#live-text") == "live")
+    browser.complaints()
 
 
 def test_a_sample_between_the_page_and_its_stream_is_not_missed(

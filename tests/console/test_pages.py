@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
 import json
 import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -16,7 +18,7 @@ import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kohort.broker.faults.faulty_files import ERRORS, OPERATIONS
-from kohort.errors import UsageError
+from kohort.errors import KohortError, UsageError
 from kohort.observe.faults import DISK_ERRORS, DISK_OPERATIONS
 from tests.clusters import Embedded
 from tests.console.world import (
@@ -89,8 +91,6 @@ class Answer:
         return json.loads(self.text)
 
     def hidden(self, name: str) -> str:
-        import html
-
         found = re.search(f'name="{name}" value="([^"]*)"', self.text)
         assert found, f"no field {name}"
         return html.unescape(found[1])
@@ -341,6 +341,7 @@ def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visito
         "form_token": page.hidden("form_token"),
         "name": "exporter",
         "plan": page.hidden("plan"),
+        "was": page.hidden("was"),
         "confirm": "exporter",
     }
     assert json.loads(form["plan"]) == {"clicks:0": 7, "clicks:1": 7}
@@ -356,11 +357,91 @@ def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visito
         undo = re.search(r"undo=(\d+)", visitor.ask(done.headers["location"]).text)
         assert undo
         again = visitor.ask(f"/group/offsets?name=exporter&undo={undo[1]}")
-        assert visitor.ask("/group/offsets", form | {"plan": again.hidden("plan")}).status == 303
+        back = {name: again.hidden(name) for name in ("plan", "was")}
+        assert visitor.ask("/group/offsets", form | back).status == 303
         assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
     rows = visitor.ask("/audit?format=json").json["rows"]
     assert [row["action"] for row in rows[:2]] == ["set offsets", "set offsets"]
     assert "127.0.0.1" in rows[0]["who"]
+
+
+def test_offsets_that_have_moved_since_the_preview_are_not_set(
+    there: World, visitor: Visitor
+) -> None:
+    page = visitor.ask("/group/offsets?name=exporter&to=shift%3A%2B2")
+    form = {each: page.hidden(each) for each in ("form_token", "name", "plan", "was")}
+    form["confirm"] = "exporter"
+    assert json.loads(form["was"]) == {"clicks:0": 4, "clicks:1": 4}
+    for odd in ({}, {"clicks:0": 4}, {"clicks:0": 4, "clicks:1": 4, "orders:0": 1}):
+        assert visitor.ask("/group/offsets", form | {"was": json.dumps(odd)}).status == 400
+    place = TopicPartition("clicks", 1)
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        try:
+            admin.alter_group_offsets("exporter", {place: 5})
+            moved = visitor.ask("/group/offsets", form)
+            admin.delete_group_offsets("exporter", [place])
+            gone = visitor.ask("/group/offsets", form)
+            assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
+        finally:
+            admin.alter_group_offsets("exporter", {place: 4})
+    for refused in (moved, gone):
+        assert refused.status == 400
+        assert "the group has moved since the preview (clicks-1); look again" in refused.text
+
+
+def test_an_audit_that_cannot_be_written_is_said_before_or_after(
+    there: World, tmp_path: Path
+) -> None:
+    """Nothing is done that cannot be noted; what was done all the same is said to be done."""
+    place, path = TopicPartition("clicks", 0), tmp_path / "folder" / "audit.jsonl"
+    with (
+        pytest.raises(KohortError, match=r"audit\.jsonl cannot be written: No such file"),
+        console(there.cluster, audit=path),
+    ):
+        pass
+    path.parent.mkdir()
+    with (
+        console(there.cluster, allow_actions=True, audit=path) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        path.unlink()
+        path.mkdir()
+        refused = skip_one(server.url)
+        assert refused.status == 503
+        assert "nothing was done" in refused.text
+        assert "Is a directory" in refused.text
+        assert admin.list_group_offsets("exporter")[place].offset == 4
+    with (
+        console(there.cluster, allow_actions=True, audit=Path("/dev/full")) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        try:
+            done = skip_one(server.url)
+            assert done.status == 503
+            assert "set offsets exporter: done" in done.text
+            assert "/dev/full cannot be written: No space left" in done.text
+            assert admin.list_group_offsets("exporter")[place].offset == 5
+            assert "set offsets" in Visitor(server.url.rstrip("/")).ask("/audit").text
+        finally:
+            admin.alter_group_offsets("exporter", {("clicks", n): 4 for n in (0, 1)})
+
+
+def skip_one(url: str) -> Answer:
+    visitor = Visitor(url.rstrip("/"))
+    page = visitor.ask("/group/offsets?name=exporter&to=shift%3A%2B1")
+    form = {each: page.hidden(each) for each in ("form_token", "name", "plan", "was")}
+    return visitor.ask("/group/offsets", form | {"confirm": "exporter"})
+
+
+def test_a_redrive_whose_begin_cannot_be_noted_is_not_begun(there: World) -> None:
+    with console(there.cluster, allow_actions=True, audit=Path("/dev/full")) as server:
+        visitor = Visitor(server.url.rstrip("/"))
+        page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A1")
+        form = {each: page.hidden(each) for each in ("form_token", "name", "id", "offsets")}
+        refused = visitor.ask("/dlq/redrive", form | {"confirm": "yes"})
+        assert refused.status == 503
+        assert "nothing was done" in refused.text
+        assert visitor.ask(f"/job?id={form['id']}").status == 404
 
 
 def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visitor) -> None:
@@ -381,6 +462,15 @@ def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visito
     assert found[0].value == HOSTILE
 
 
+def test_a_rate_that_is_no_number_is_refused(visitor: Visitor) -> None:
+    page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A1")
+    form = {each: page.hidden(each) for each in ("form_token", "name", "id", "offsets")}
+    for rate in ("1,5", "fast", "nan", "0", "-1", "1e10"):
+        refused = visitor.ask("/dlq/redrive", form | {"confirm": "yes", "rate": rate})
+        assert refused.status == 400
+        assert "records a second, more than 0" in refused.text
+
+
 def test_all_selected_records_are_redriven_not_only_the_last(visitor: Visitor) -> None:
     chosen = "offsets=0%3A0&offsets=0%3A1&offsets=1%3A0"
     found = visitor.ask(f"/dlq/redrive?name=orders.fulfilment.dlt&{chosen}&format=json").json
@@ -396,6 +486,13 @@ def test_all_selected_records_are_redriven_not_only_the_last(visitor: Visitor) -
     while not (job := visitor.ask(sent.headers["location"] + "&format=json").json)["outcome"]:
         pass
     assert job["outcome"].startswith("done: 1 sent"), job
+
+
+def test_a_value_is_offered_for_editing_exactly_as_it_is(visitor: Visitor) -> None:
+    page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A0")
+    field = re.search(r"<textarea [^>]*>(.*?)</textarea>", page.text, re.DOTALL)
+    assert field
+    assert html.unescape(field[1]) == "\n" + HOSTILE.decode(), "a browser drops the first line end"
 
 
 def test_a_console_without_actions_changes_nothing(there: World) -> None:
@@ -429,6 +526,22 @@ def test_a_login_is_needed_where_there_is_a_token(there: World) -> None:
         came = visitor.ask("/login?to=//evil.example", {"token": TOKEN})
         assert came.headers["location"] == "/groups"
         assert visitor.ask("/groups").status == 200
+
+
+def test_two_consoles_on_one_host_keep_their_own_sessions(there: World) -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    with console(there.cluster) as other:
+        jar: dict[str, str] = {}
+        fresh: list[bool] = []
+        for url in (there.url, other.url.rstrip("/")) * 2:
+            visitor = Visitor(url)
+            visitor.cookie = "; ".join(f"{name}={value}" for name, value in jar.items())
+            answer = visitor.ask("/groups")
+            fresh.append("set-cookie" in answer.headers)
+            if fresh[-1]:
+                name, _, value = visitor.cookie.partition("=")
+                jar[name] = value
+    assert fresh == [True, True, False, False]
 
 
 def test_another_host_is_refused(visitor: Visitor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kohort.console.web.security import Guard, is_loopback
+from kohort.console.web.security import COOKIE, Guard, is_loopback, session_cookie
 from kohort.errors import ConfigError
 
 TOKEN = "a-token-of-some-length"
@@ -30,6 +30,12 @@ def test_another_name_for_this_machine_is_refused() -> None:
     assert not guard.host_is_ours("evil.example:8088")
     assert not guard.host_is_ours("127.0.0.1.evil.example")
     assert not guard.host_is_ours("")
+
+
+def test_a_cookie_has_the_port_that_the_browser_sees() -> None:
+    assert session_cookie("127.0.0.1:8088") == session_cookie("[::1]:8088") == f"{COOKIE}_8088"
+    for host in ("console.example.org", "[::1]", "", "localhost:", "localhost:http; a=b"):
+        assert session_cookie(host) == COOKIE
 
 
 def test_sessions_and_form_tokens_are_of_one_process() -> None:

@@ -66,6 +66,20 @@ def test_what_a_rule_matches_is_not_shown() -> None:
     assert Masks(("key",)).key(b"k").text == MASK
 
 
+def test_only_what_comes_back_as_it_was_is_offered_for_editing() -> None:
+    plain, masks = Masks(), Masks(("*email*",))
+    for raw in (b'{"a":1,  "a":"\\u00e4"}', b"two\n\tlines", b'\n["x"]', "ä".encode()):
+        assert plain.editable(raw) == raw.decode()
+    for raw in (None, b"\xff", b"a\r\nb", b"a\x00b", b"a\x1bb", b"x" * 100_000):
+        assert plain.editable(raw) == ""
+    assert masks.editable(b'{"a":1}') == '{"a":1}'
+    for raw in (b"text", b'{"email": 1}', b'{"a": {"email": "a@b"}, "a": 2}'):
+        assert masks.editable(raw) == "", "a name that is there twice may hide what a rule matches"
+    assert masks.editable('{"a":1}'.encode("utf-16")) == ""
+    assert Masks(("value",)).editable(b"{}") == ""
+    assert Masks(("key",)).editable(b"text") == "text"
+
+
 def test_contents_are_text_json_or_hex_and_bounded() -> None:
     assert content(None).form == "null"
     assert content(b"\xff\x00").form == "hex"

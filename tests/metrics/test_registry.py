@@ -129,6 +129,11 @@ def test_two_clients_of_one_id_are_two_series() -> None:
     assert {s.tags[0][1] for s in clients.samples(metric_name)} == {"same-2"}
 
 
+def test_what_only_grows_is_a_counter_under_javas_names_and_ours() -> None:
+    for name, counts in (("fetch-total", True), ("held_total", True), ("fetch-rate", False)):
+        assert Family(GROUP, name, "").is_counter == counts
+
+
 def test_prometheus_reads_it_with_micrometers_names() -> None:
     fake, registry = Fake(), CollectorRegistry()
     fake.sensors.of(of("a")).record(7, 1_000)

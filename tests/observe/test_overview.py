@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kohort import TopicPartition
 from kohort.observe.overview import Evidence, Health, overview, refined
+from kohort.observe.trend import Direction, Sample, Trend
 from tests.observe.worlds import look, member, seen, snapshot
 
 TILL = member("till", ("orders", 0))
@@ -112,3 +113,26 @@ def test_old_rebalances_are_forgotten() -> None:
     two = overview(second, first, Evidence(), one)
     three = overview(third, second, Evidence(), two)
     assert [o.lines[0].rebalances_ms for o in (one, two, three)] == [(), (10_000,), ()]
+
+
+def test_a_leader_that_does_not_answer_once_makes_no_trend() -> None:
+    """Half of the ends is no sum: the lag would seem to fall, and records to be unwritten."""
+    other = ("orders", 1)
+    both = look(0, "g", {AT: seen(5, 50), other: seen(0, 1_000)})
+    half = look(40, "g", {AT: seen(5, 50), other: seen(0, None)})
+    whole = look(80, "g", {AT: seen(5, 50), other: seen(0, 1_000)})
+    gone = look(120, "g", {AT: seen(5, 50), other: seen(0, None, exists=False)})
+    samples: list[Sample] = []
+    trends: list[Trend] = []
+    for each in (both, half, whole):
+        view = overview(snapshot(each.at_s, each), None, Evidence(samples={"g": samples})).groups
+        samples.append(view["g"].sample)
+        trends.append(view["g"].line.trend)
+    assert [(s.lag, s.written) for s in samples] == [(1_045, 1_050), (None, None), (1_045, 1_050)]
+    assert samples[1].done == 5
+    assert trends[1].direction is Direction.UNKNOWN
+    assert (trends[2].direction, trends[2].written_per_s) == (Direction.STEADY, 0)
+    left = overview(snapshot(120, gone), None, Evidence()).groups["g"]
+    assert (left.sample.lag, left.sample.written) == (45, 50), "a deleted topic holds nothing"
+    shown = overview(snapshot(40, half), None, Evidence()).groups["g"].line.lag
+    assert (shown.value, shown.at_least) == (45, True)

@@ -31,7 +31,7 @@ class Family(NamedTuple):
     @property
     def is_counter(self) -> bool:
         """Whether it only ever grows."""
-        return self.name.endswith("-total")
+        return self.name.endswith(("-total", "_total"))  # as in Java, and an App's own
 
 
 class MetricName(NamedTuple):

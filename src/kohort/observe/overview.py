@@ -257,11 +257,12 @@ def _view(
         verdict = judge(before, look, mine, seen, nothing_to_read=nothing)
     lags = {tp: _lag(name, tp, look, at_ms, evidence) for tp in look.partitions}
     lag, time_lag = total(x.records for x in lags.values()), worst(x.time for x in lags.values())
+    whole = _all_ends_known(look)
     sample = Sample(
         at_ms,
-        lag.value,
+        lag.value if whole else None,
         time_lag.value,
-        _known(seen.end for seen in look.partitions.values()),
+        _known(seen.end for seen in look.partitions.values()) if whole else None,
         _known(seen.committed for seen in look.partitions.values()),
     )
     health, why = health_of(verdict)
@@ -296,6 +297,11 @@ def _lag(name: str, tp: TopicPartition, look: Look, at_ms: int, evidence: Eviden
     written = evidence.written_ms.get((name, tp))
     points = ends.points if ends is not None else ()
     return PartitionLag(behind, time_behind(seen, at_ms, written_ms=written, ends=points))
+
+
+def _all_ends_known(look: Look) -> bool:
+    """Whether sums over the logs compare with those of another look: each leader has answered."""
+    return all(seen.end is not None for seen in look.partitions.values() if seen.exists)
 
 
 def _known(values: Iterable[int | None]) -> int | None:

@@ -67,6 +67,7 @@ class ClusterSnapshot:
         groups: the groups that could be looked at, by id.
         not_described: why a group could not be, by id.
         troubles: failed requests, as text; everything else is shown all the same.
+        silent: the nodes that do not answer for their groups, which are missing here.
     """
 
     at_ms: int
@@ -76,3 +77,4 @@ class ClusterSnapshot:
     groups: Mapping[str, Look]
     not_described: Mapping[str, str] = field(default_factory=dict[str, str])
     troubles: tuple[str, ...] = ()
+    silent: tuple[int, ...] = ()

@@ -113,7 +113,7 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
     wanted = {
         name: _partitions_of(one.description, one.offsets)
         for name, one in survey.groups.items()
-        if one.description is not None
+        if one.description is not None and not one.error
     }
     read = {tp.topic for some in wanted.values() for tp in some}
     running = {node.node_id for node in cluster.nodes}
@@ -126,9 +126,7 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         seen = {tp: logs.seen(tp, one.offsets.get(tp)) for tp in partitions}
         groups[name] = Look(at_s, one.description, _shared(seen, previous, name))
     errors = {
-        name: one.error or "it is gone"
-        for name, one in survey.groups.items()
-        if one.description is None
+        name: one.error or "it is gone" for name, one in survey.groups.items() if name not in wanted
     }
     return ClusterSnapshot(
         time.time_ns() // 1_000_000,
@@ -138,6 +136,7 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         groups,
         errors,
         (*troubles, *_leaderless(topics, running)),
+        tuple(survey.unreachable),
     )
 
 

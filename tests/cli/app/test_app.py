@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,13 @@ def test_failed_attempts_are_shown_as_many_as_somebody_may_read(
     assert capsys.readouterr().err == ""
     quiet(attempt(1, dead=True))
     assert "dead-letter topic" in capsys.readouterr().err
+
+
+def test_a_stack_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    stack = 'Traceback:\n  File "a.py"\nValueError: bad\x1b[2J\n'
+    ShownFailures()(replace(attempt(1, dead=True), stack=stack))
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[1:] == ["Traceback:", '  File "a.py"', "ValueError: bad\\x1b[2J"]
 
 
 def attempt(offset: int, *, dead: bool) -> FailedAttempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kohort.cli.common.formats import (
     Header,
     Outgoing,
+    Parsed,
     as_full,
     as_json,
     form_of,
@@ -29,8 +31,8 @@ class Rec:
     partition: int = 2
     offset: int = 7
     timestamp: int = 1_767_225_600_123
-    key: bytes | None = b"k"
-    value: bytes | None = b"v"
+    key: bytes | Parsed | None = b"k"
+    value: bytes | Parsed | None = b"v"
     headers: list[Header] = field(default_factory=list)
 
 
@@ -81,6 +83,7 @@ def test_a_value_in_json_that_is_no_text_is_stored_as_json() -> None:
         (b'{"partition": true}', "partition must be a whole number"),
         (b'{"timestamp": "now"}', "timestamp must be a whole number"),
         (b'{"value": "\\ud800"}', "UTF-8"),
+        (b'{"headers": [{"name": "\\ud800"}]}', "a header's name is not text that UTF-8"),
     ],
 )
 def test_a_bad_line_is_refused_with_the_reason(line: bytes, said: str) -> None:
@@ -113,9 +116,22 @@ def test_headers_of_the_command_line() -> None:
 
 
 def test_a_record_for_people_cannot_drive_the_terminal() -> None:
-    shown = as_full(Rec(key=None, value=b"\x1b[2Jred\xff\n", headers=[("h", b"\x07")]))
+    shown = as_full(Rec(key=None, value=b"\x1b[2Jred\xff\n", headers=[("h\x1b", b"\x07")]))
     assert shown.isprintable()
-    assert shown == (r"orders-2 7  2026-01-01T00:00:00.123Z  null  \x1b[2Jred\xff\n  h=\x07")
+    assert shown == (r"orders-2 7  2026-01-01T00:00:00.123Z  null  \x1b[2Jred\xff\n  h\x1b=\x07")
+
+
+def test_every_decoded_value_is_a_line_of_json() -> None:
+    """JSON may hold half of a pair (a lone surrogate); UTF-8 and JSON have no NaN."""
+    odd = Parsed({"half": "\ud83d", "rate": float("nan"), "all": [float("-inf"), 1.5]})
+    shown = b'{"half": "\\ud83d", "rate": "NaN", "all": ["-Infinity", 1.5]}'
+    read = {"half": "\ud83d", "rate": "NaN", "all": ["-Infinity", 1.5]}
+    assert form_of("value", b"\t")(Rec(value=odd)) == shown + b"\n"
+    assert form_of("key-value", b"|")(Rec(key=odd)) == shown + b"|v\n"
+    line = form_of("jsonl", b"\t")(Rec(key=odd, value=odd))
+    assert b"NaN," not in line
+    assert json.loads(line)["key"] == json.loads(line)["value"] == read
+    assert form_of("full", b"\t")(Rec(value=odd)).decode().rstrip().endswith(shown.decode())
 
 
 def test_raw_forms_keep_bytes_as_they_are() -> None:

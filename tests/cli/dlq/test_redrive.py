@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
 
+from kohort.cli.common.root import EXIT_INTERRUPTED, invoke
 from kohort.cli.dlq.redrive import redrive
 from kohort.errors import ConfigError, UsageError
+from kohort.retry.redrive import Redrive, Report
 from tests.clusters import Cluster
 from tests.retry.test_redrive import Failures
+
+PRESSED = """\
+import signal
+calls = 0
+
+def edit(key, value, headers):
+    global calls
+    calls += 1
+    if {first} <= calls <= {last}:
+        signal.raise_signal(signal.SIGINT)
+    return key, value, headers
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +71,32 @@ def test_it_asks_before_it_sends(failures) -> None:
     other = run(failures, "--reason", "unheard", "--yes")
     assert "nothing was sent: no failure is as asked; `kohort dlq list`" in other.output
     assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
+
+
+def test_only_json_is_printed_where_json_is_asked_for(failures) -> None:
+    done = run(failures, "--id", "r1", "-o", "json", answer="y\n")
+    assert json.loads(done.stdout)["sent"] == 30
+    assert "redrive r1: 30 would be sent" in done.stderr
+    assert "send these 30 records back?" in done.stderr
+
+
+def test_a_reason_cannot_drive_the_terminal(failures, monkeypatch) -> None:
+    found = Report(sent=1, kinds=Counter({("\x1b[2Jodd", "Bad\x07"): 1}))
+    monkeypatch.setattr(Redrive, "preview", lambda _: found)
+    assert "\\x1b[2Jodd  Bad\\x07\n" in run(failures, "--dry-run").stdout
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_stops_after_the_page_and_a_second_one_at_once(failures, tmp_path, presses) -> None:
+    file = tmp_path / "pressed.py"
+    file.write_text(PRESSED.format(first=31, last=30 + presses))  # the preview edits 30, too
+    common = ["--topic", failures.topic, "--group", "billing", "-b", failures.cluster.bootstrap]
+    words = [*common, "--id", "r1", "--edit", str(file), "--rate", "5", "--yes"]
+    assert invoke(redrive, words) == EXIT_INTERRUPTED
+    sent = len(failures.entry())
+    assert 0 < sent < 30 if presses == 1 else sent == 0
+    assert run(failures, "--id", "r1", "--yes").exit_code == 0
+    assert len(failures.entry()) == 30
 
 
 def test_edit_and_offsets(failures, tmp_path) -> None:

@@ -229,6 +229,26 @@ def test_an_unknown_group_does_not_hide_the_others(
         assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4
 
 
+@pytest.mark.parametrize("request_name", ["DescribeGroups", "OffsetFetch"])
+def test_a_group_that_fails_does_not_hide_the_others(
+    kohort: Run, cluster: Cluster, orders: str, request_name: str
+) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for name in ("allowed", "shut"):
+            admin.alter_group_offsets(name, {(orders, 0): 0})
+    refusal = "GROUP_AUTHORIZATION_FAILED"
+    with cluster.faults.fail(request_name, refusal, group="shut", times=1_000):
+        both = ("shut", "allowed")
+        for words in (("lag", "--all"), ("lag", *both), ("describe", *both)):
+            ran = kohort("group", *words, "-o", "jsonl")
+            assert ran.code == 4
+            assert '"allowed"' in ran.out
+            assert "error: " in ran.err
+            assert "'shut'" in ran.err
+        ran = kohort("group", "lag", "shut")
+        assert (ran.code, ran.out) == (1, "")
+
+
 def test_a_group_without_members_is_deleted_with_its_offsets(
     kohort: Run, cluster: Cluster, orders: str
 ) -> None:

@@ -85,3 +85,12 @@ def test_offsets_of_one_topic_are_deleted(kohort: Run, billing: str, cluster: Cl
     ran = kohort(*plan, "--execute")
     assert (ran.code, ran.out) == (1, "")
     assert "has no committed offset of fees; it has offsets of bills" in ran.err
+
+
+def test_a_topic_whose_partitions_are_left_out_is_refused(kohort: Run, billing: str) -> None:
+    """`--topic "fees:$P"` with an unset P must not mean every partition."""
+    for command in (("delete-offsets", billing), ("reset", billing, "--to", "earliest")):
+        ran = kohort("group", *command, "--topic", "fees:", "--execute")
+        assert (ran.code, ran.out) == (1, "")
+        assert "'fees:' names no partition; write fees:0,2, or fees for all" in ran.err
+    assert at(kohort, billing) == {("bills", 1): 3, ("fees", 0): 1}

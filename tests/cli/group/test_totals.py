@@ -8,6 +8,7 @@ import pytest
 
 from kohort import Admin, Producer, TopicPartition
 from kohort.cli.group import totals
+from kohort.errors import ConnectionFailedError
 from tests.cli.conftest import Run
 from tests.clusters import Cluster
 
@@ -85,3 +86,36 @@ def test_it_looks_again_until_it_is_interrupted(
     assert ran.code == 130
     assert waits == [5.0, 5.0]
     assert [line.split()[4] for line in ran.lines if line.startswith("watched")] == ["5", "1"]
+
+
+def test_figures_that_could_not_be_had_are_no_empty_answer(
+    kohort: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object, **__: object) -> object:
+        raise ConnectionFailedError("no broker answers")
+
+    monkeypatch.setattr("kohort.sampling.sampler.take", silent)
+    for more in ((), ("--for", "1ms"), ("-o", "json")):
+        ran = kohort("group", "lag", "--all", "--total", *more)
+        assert (ran.code, ran.out) == (1, "")
+        assert "error: no broker answers" in ran.err
+
+
+def test_some_of_the_groups_only_are_said_to_be_some(kohort: Run, cluster: Cluster) -> None:
+    kohort("topic", "create", "partly", "-p", "1")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for name in ("open", "shut"):
+            admin.alter_group_offsets(name, {TopicPartition("partly", 0): 0})
+    everything = ("group", "lag", "--all", "--total", "-o", "json")
+    assert kohort(*everything).code == 0
+    refusal = "GROUP_AUTHORIZATION_FAILED"
+    for request in ("DescribeGroups", "OffsetFetch"):
+        with cluster.faults.fail(request, refusal, group="shut", times=1_000):
+            ran = kohort(*everything)
+            assert ran.code == 4
+            assert {"open", "shut"} <= {row["group"] for row in ran.json["rows"]}
+            assert f"error: group 'shut': {refusal}" in ran.err
+    with cluster.faults.fail("ListGroups", "COORDINATOR_NOT_AVAILABLE", times=1_000):
+        ran = kohort(*everything)
+        assert ran.code == 4
+        assert "does not answer for its groups" in ran.err

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from kohort import Producer
 from kohort.cli.common.progress import Progress
 from kohort.serdes import Schema, SchemaRegistry
+from kohort.serdes.framed import framed
 from tests.cli.conftest import Run
+from tests.clusters import Cluster
 from tests.serdes.fake_registry import running
 from tests.serdes.test_registry import USER
 
@@ -35,6 +38,19 @@ def test_avro_goes_in_and_comes_out_as_json(kohort: Run, registry: str) -> None:
     assert kohort(*read, "-f", "value", "--match-value", '"age": 7').lines == [BOB.decode()]
     raw = kohort("consume", "people", "--from-beginning", "--until-end").lines[0]
     assert b"\0" not in raw.encode(), "without a registry the bytes are shown as they are"
+
+
+def test_a_group_gets_past_half_a_surrogate_pair(
+    kohort: Run, cluster: Cluster, registry: str
+) -> None:
+    schema = SchemaRegistry(registry).register("halves-value", Schema("{}", "JSON"))
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for payload in (b'"\\ud83d"', b'"whole"'):
+            producer.send("halves", framed(schema, payload))
+    read = ("consume", "halves", "-g", "past", "--from-beginning", "--until-end")
+    ran = kohort(*read, "--registry", registry)
+    assert ran.code == 0
+    assert sorted(json.loads(line)["value"] for line in ran.lines) == ["whole", "\ud83d"]
 
 
 def test_a_value_that_does_not_fit_ends_produce_with_its_line(kohort: Run, registry: str) -> None:

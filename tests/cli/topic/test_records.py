@@ -27,6 +27,7 @@ def test_a_place_that_is_none_is_refused_before_anything_is_deleted(kohort: Run)
         (("kept", "--before", "9"), 1, "offset 9 is not in kept-0, which holds 0 to 1"),
         (("kept", "--before", "soon"), 2, "--before 'soon': write earliest"),
         (("kept:7", "--before", "latest"), 1, "no partition '7'; it has 1"),
+        (("kept:", "--before", "latest"), 1, "'kept:' names no partition; write kept:0,2, or kept"),
         (("kpet", "--before", "latest"), 1, "Did you mean 'kept'?"),
     ):
         ran = kohort("topic", "delete-records", *args, "--execute")

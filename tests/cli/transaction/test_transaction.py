@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kohort import Producer
 from kohort.client.admin.admin import Admin
-from kohort.client.admin.types import TransactionListing
+from kohort.client.admin.types import TransactionDescription, TransactionListing
 from kohort.errors import KohortError
 from kohort.testing import Cluster
 from tests.cli.conftest import Run
@@ -124,6 +125,24 @@ def test_one_whose_coordinator_moves_while_it_is_asked(
     monkeypatch.setattr(Admin, "list_transactions", list_transactions)
     (row,) = kohort("transaction", "open", topic, "-o", "json").json["rows"]
     assert (row["state"], row["transactional_id"], asked) == ("Ongoing", topic, 2)
+
+
+def test_one_that_commits_already_is_not_aborted(
+    kohort: Run, begun: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome is decided: a new producer of its id would only wait for its markers."""
+    describing = Admin.describe_transactions
+
+    def committing(admin: Admin, ids: Any, **more: Any) -> dict[str, TransactionDescription]:
+        found = describing(admin, ids, **more)
+        return {name: replace(one, state="PrepareCommit") for name, one in found.items()}
+
+    monkeypatch.setattr(Admin, "describe_transactions", committing)
+    for more in ((), ("--execute",)):
+        ran = kohort("transaction", "abort", topic, *more)
+        assert (ran.code, ran.out) == (1, "")
+        assert f"transaction {topic!r} is being committed (PrepareCommit)" in ran.err
+    begun.commit_transaction()
 
 
 def test_what_there_is_not(kohort: Run, topic: str) -> None:

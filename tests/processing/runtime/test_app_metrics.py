@@ -91,6 +91,8 @@ def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app,
     assert values(program, "records_failures_total") == {(): 2}
     assert set(values(program, "circuit_state").values()) == {0}
     text = generate_latest(registry).decode()
+    assert "# TYPE kohort_dead_lettered_total counter" in text
+    assert "# TYPE kohort_records_in_flight gauge" in text
     assert f'kohort_dead_lettered_total{{group="{program.group}",topic="{topic}"}} 1.0' in text
 
 

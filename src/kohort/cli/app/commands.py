@@ -33,7 +33,7 @@ from kohort.cli.app.remote import (
     status,
 )
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.output import output_option, printable, show
+from kohort.cli.common.output import output_option, printable, printable_lines, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
 from kohort.errors import ConfigError, KohortError
 from kohort.setting_keys import nearest
@@ -197,7 +197,7 @@ class ShownFailures:
         known = failed.fingerprint in self._kinds or len(self._kinds) >= MOST_KINDS
         if failed.stack and not failed.on_purpose and not known:
             self._kinds.add(failed.fingerprint)
-            click.echo(failed.stack.rstrip(), err=True)
+            click.echo("\n".join(printable_lines(failed.stack.rstrip())), err=True)
 
 
 def _print_trouble(trouble: str) -> None:

@@ -17,7 +17,7 @@ import click
 
 from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.output import output_option, show
+from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL
 from kohort.config import format_elapsed
 
@@ -193,7 +193,7 @@ def drain(execute: bool, **options: Any) -> int:
         for one in control.processes():
             mine = one.status.group == options["group"] and not one.gone
             if mine and options["process"] in ("", one.status.process):
-                click.echo(f"would drain {one.status.process}")
+                click.echo(f"would drain {printable(one.status.process)}")
     click.echo("nothing was changed; add --execute to do it", err=True)
     return 0
 

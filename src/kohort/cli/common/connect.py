@@ -240,16 +240,29 @@ def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
     return admin.describe_topics(distinct) if distinct else {}
 
 
+def topic_and_numbers(text: str) -> tuple[str, list[str]]:
+    """`orders:0,2` as its name and numbers; `orders` has no numbers and means all partitions.
+
+    Raises UsageError for `orders:`, which a script with an unset variable writes: it means nothing.
+    """
+    name, colon, numbers = text.partition(":")
+    if colon and not numbers.strip():
+        raise UsageError(
+            f"{text!r} names no partition; write {name}:0,2, or {name} for all of them"
+        )
+    return name, numbers.split(",") if numbers else []
+
+
 def named_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
     """The partitions of `orders` or `orders:0,2`. Raises BrokerError, UsageError."""
     from kohort.client.common.types import TopicPartition
 
-    pairs = [(name, numbers) for name, _, numbers in (text.partition(":") for text in texts)]
+    pairs = [topic_and_numbers(text) for text in texts]
     topics = existing_topics(admin, [name for name, _ in pairs])
     chosen: set[TopicPartition] = set()
     for name, numbers in pairs:
         count = len(topics[name].partitions)
-        for number in numbers.split(",") if numbers else map(str, range(count)):
+        for number in numbers or map(str, range(count)):
             if not number.isdecimal() or int(number) >= count:
                 raise UsageError(
                     f"topic {name} has no partition {number!r}; it has {count}: 0 to {count - 1}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, cast
@@ -39,8 +40,32 @@ class Parsed:
 
     @property
     def text(self) -> str:
-        """Its JSON; what JSON cannot hold (bytes, decimals, times) as text."""
-        return json.dumps(self.value, ensure_ascii=False, default=_plain)
+        """Its JSON; what JSON cannot hold (bytes, decimals, times, NaN) as text."""
+        return _dumped(self.value)
+
+
+def _dumped(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain, allow_nan=False)
+    except ValueError:  # only such a value pays for a copy
+        return json.dumps(_without_nan(value), ensure_ascii=False, default=_plain)
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with NaN and the infinities as text: JSON has no such numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        return {name: _without_nan(one) for name, one in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(one) for one in cast("Sequence[Any]", value)]
+    return value
+
+
+def _utf8(text: str) -> bytes:
+    r"""Text as bytes: half of a surrogate pair as `\ud83d`, which is what JSON calls it."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _plain(value: Any) -> Any:
@@ -90,7 +115,7 @@ def form_of(name: str, key_separator: bytes) -> Form:
         return lambda r: _raw(r.key) + key_separator + _raw(r.value) + b"\n"
     if name == "full":
         return lambda record: as_full(record).encode() + b"\n"
-    return lambda record: as_json(record).encode() + b"\n"
+    return lambda record: _utf8(as_json(record)) + b"\n"
 
 
 def as_json(record: Printed) -> str:
@@ -111,12 +136,12 @@ def as_json(record: Printed) -> str:
     fields["headers"] = headers
     for part, error in getattr(record, "errors", ()):
         fields[f"{part}_error"] = error
-    return json.dumps(fields, ensure_ascii=False, separators=(", ", ": "), default=_plain)
+    return _dumped(fields)
 
 
 def as_full(record: Printed) -> str:
     """One record for people: place, time, key, value, headers."""
-    headers = "".join(f"  {name}={_shown(value)}" for name, value in record.headers)
+    headers = "".join(f"  {_visible(name)}={_shown(value)}" for name, value in record.headers)
     return (
         f"{record.topic}-{record.partition} {record.offset}  {iso_time(record.timestamp)}  "
         f"{_shown(record.key)}  {_shown(record.value)}{headers}"
@@ -206,7 +231,7 @@ def as_text(data: bytes | Parsed) -> str:
 
 def _raw(data: bytes | Parsed | None) -> bytes:
     if isinstance(data, Parsed):
-        return data.text.encode()
+        return _utf8(data.text)
     return NULL if data is None else bytes(data)
 
 
@@ -221,9 +246,10 @@ def _put(fields: dict[str, Any], name: str, data: bytes | Parsed | None) -> None
 
 
 def _shown(data: bytes | Parsed | None) -> str:
-    if data is None:
-        return "null"
-    text = as_text(data)
+    return "null" if data is None else _visible(as_text(data))
+
+
+def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -240,10 +266,14 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _encoded(name, text)
+
+
+def _encoded(what: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{name} is not text that UTF-8 can hold: {error.reason}") from None
+        raise ConfigError(f"{what} is not text that UTF-8 can hold: {error.reason}") from None
 
 
 def _header(header: Any) -> Header:
@@ -252,6 +282,7 @@ def _header(header: Any) -> Header:
     ):
         raise ConfigError(f'a header must be as {{"name": "n", "value": "v"}}, not {header!r}')
     fields = cast("dict[str, Any]", header)
+    _encoded("a header's name", fields["name"])
     return fields["name"], _bytes_of(fields, "value")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kohort.cli.common.root import EXIT_PARTIAL
-from kohort.errors import ErrorCode, GroupError
+from kohort.errors import ErrorCode, GroupError, KohortError
 from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
@@ -21,27 +21,35 @@ DEAD = "Dead"
 
 def existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
     """The groups. Raises GroupError for one that does not exist."""
-    groups, missing = known(admin, names)
-    for error in missing:
+    described = admin.describe_groups(list(dict.fromkeys(names)))
+    for error in _missing(admin, described):
         raise error
-    return groups
+    return list(described.values())
 
 
-def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], list[GroupError]]:
-    """The groups that exist, and a message about the others.
+def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], list[KohortError]]:
+    """The groups that exist and can be described, and an error for each of the others.
 
-    Raises GroupError where there is none of them.
+    Raises the first error where there is none of them.
     """
-    distinct = list(dict.fromkeys(names))
-    described = admin.describe_groups(distinct)
-    there = [described[name] for name in distinct if described[name].state != DEAD]
-    if len(there) == len(distinct):
-        return there, []
-    listed = [g.group_id for g in admin.list_groups()]
-    missing = [_no_group(name, listed) for name in distinct if described[name].state == DEAD]
-    if not there:
-        raise missing[0]
-    return there, missing
+    described: dict[str, GroupDescription] = {}
+    errors: list[KohortError] = []
+    for name in dict.fromkeys(names):
+        try:
+            described |= admin.describe_groups([name])
+        except KohortError as error:
+            errors.append(error)
+    errors += _missing(admin, described)
+    there = [one for one in described.values() if one.state != DEAD]
+    if errors and not there:
+        raise errors[0]
+    return there, errors
+
+
+def _missing(admin: Admin, described: Mapping[str, GroupDescription]) -> list[GroupError]:
+    names = [name for name, one in described.items() if one.state == DEAD]
+    listed = [g.group_id for g in admin.list_groups()] if names else []
+    return [_no_group(name, listed) for name in names]
 
 
 def without_members(group: GroupDescription, who: str) -> None:
@@ -64,11 +72,11 @@ def _no_group(name: str, listed: list[str]) -> GroupError:
     )
 
 
-def report_missing(missing: Sequence[GroupError]) -> int:
-    """Say which groups there are not, beside those that were shown; the exit code of that."""
-    for error in missing:
+def report_missing(errors: Sequence[KohortError]) -> int:
+    """Say which groups are not among those that were shown, and why; the exit code of that."""
+    for error in errors:
         click.echo(f"error: {error}", err=True)
-    return EXIT_PARTIAL if missing else 0
+    return EXIT_PARTIAL if errors else 0
 
 
 def settings(client: Client) -> dict[str, Any]:

@@ -197,6 +197,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(_visible(c) for c in text)
 
 
+def printable_lines(text: str) -> list[str]:
+    """The lines of such a text, for example of a stack."""
+    return [printable(line) for line in text.splitlines()]
+
+
 def _visible(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
 

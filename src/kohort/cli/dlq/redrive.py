@@ -1,7 +1,7 @@
 """`kohort dlq redrive`: send failed records back for another round, after a look at which.
 
 Rules (spec 5.6): a preview comes first, and a question, unless `--yes` is given. Ctrl-C stops after
-the current page; the same `--id` continues. Nothing is deleted.
+the current page, a second one at once; the same `--id` continues. Nothing is deleted.
 
 Shell: clock, signals.
 """
@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options
+from kohort.cli.common.output import printable
 from kohort.cli.common.paths import FILE
+from kohort.cli.common.root import EXIT_INTERRUPTED
 from kohort.cli.dlq.commands import dlq
 from kohort.errors import ConfigError
 from kohort.signals import handled
@@ -96,12 +98,13 @@ def redrive(
     cancel: bool,
     output: str,
     client: Client,
-) -> None:
+) -> int:
     """Send records of the dead-letter topic back for another round.
 
     They go to the group's own entry topic, so that no other group reads them again; the program
     that retries must run, or be started, to handle them. For pipelines with a ledger the ledger
-    decides which copies count, and a second one is inert.
+    decides which copies count, and a second one is inert. Ctrl-C stops after the current page
+    (exit code 130), a second one at once.
     """
     from kohort.cli.common.positions import parse_time
     from kohort.retry.policy import RetryPolicy, RetryTopics
@@ -118,28 +121,30 @@ def redrive(
     if cancel:
         job.cancel()
         _say(output, f"redrive {name} is forgotten; what it sent stays sent", {"cancelled": name})
-        return
+        return 0
     preview = job.preview()
     if dry_run or not preview.sent:
         _show(name, preview, output, sent=False)
         if not dry_run and output == "text":
             click.echo(f"nothing was sent: {_why_nothing(name, preview)}", err=True)
-        return
+        return 0
     if not yes:
-        _show(name, preview, "text", sent=False)
+        _show(name, preview, "text", sent=False, err=output != "text")
         these = "this record" if preview.sent == 1 else f"these {preview.sent:,} records"
         _confirm(f"send {these} back?")
-    _show(name, _run(job, rate), output, sent=True)
+    report = _run(job, rate)
+    _show(name, report, output, sent=True)
+    return 0 if report.finished else EXIT_INTERRUPTED
 
 
 def _confirm(question: str) -> None:
     """Raise click.Abort unless the answer is yes, UsageError where there is no terminal."""
     try:
-        sure = click.confirm(question)
+        sure = click.confirm(question, err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        click.echo()  # the question has left its line open
+        click.echo(err=True)  # the question has left its line open
         raise click.UsageError(
             "nobody answers here; add --yes to send them, or --dry-run to only look"
         ) from None
@@ -160,12 +165,21 @@ def _why_nothing(name: str, preview: Report) -> str:
 
 
 def _run(job: Redrive, rate: float | None) -> Report:
-    """Run it; Ctrl-C stops it in order."""
-    with handled(lambda _: job.stop(), (signal.SIGINT,)):
+    """Run it; Ctrl-C stops it in order, a second one at once."""
+    pressed = False
+
+    def end(_: int) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        job.stop()
+
+    with handled(end, (signal.SIGINT,)):
         return job.run(rate_per_s=rate)
 
 
-def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
+def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = False) -> None:
     kinds = [
         {"reason": reason, "error_class": error, "count": count}
         for (reason, error), count in report.kinds.most_common()
@@ -187,15 +201,15 @@ def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
         "finished": report.finished,
     }
     lines = [f"redrive {name}: {report.sent:,} {'sent' if sent else 'would be sent'}"]
-    lines += [f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}" for k in kinds]
+    lines += [printable(f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}") for k in kinds]
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
     if sent and not report.finished:
         lines.append(f"stopped; `--id {name}` continues from here")
-    _say(output, "\n".join(lines), whole)
+    _say(output, "\n".join(lines), whole, err=err)
 
 
-def _say(output: str, text: str, whole: dict[str, Any]) -> None:
-    click.echo(json.dumps(whole, indent=2) if output == "json" else text)
+def _say(output: str, text: str, whole: dict[str, Any], *, err: bool = False) -> None:
+    click.echo(json.dumps(whole, indent=2) if output == "json" else text, err=err)
 
 
 def _ranges(texts: tuple[str, ...]) -> dict[int, list[tuple[int, int]]]:

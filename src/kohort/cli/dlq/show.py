@@ -22,7 +22,7 @@ from kohort.cli.common.ledger_source import (
     retry_topics_of,
     source_options,
 )
-from kohort.cli.common.output import as_table, printable
+from kohort.cli.common.output import as_table, printable, printable_lines
 from kohort.cli.dlq.commands import dlq
 from kohort.errors import UsageError
 
@@ -157,7 +157,7 @@ def _lines(copy: dict[str, Any]) -> list[str]:
     lines.append("headers:" if headers else "headers: none")
     lines += [f"  {printable(name)}: {_shown(value)}" for name, value in headers.items()]
     if stack:
-        lines += ["stack:", *(f"  {printable(line)}" for line in stack.splitlines())]
+        lines += ["stack:", *(f"  {line}" for line in printable_lines(stack))]
     return lines
 
 

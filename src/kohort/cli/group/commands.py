@@ -151,8 +151,7 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
     the groups only.
     """
     with open_admin(settings(client)) as admin:
-        there, missing = known(admin, groups)
-        looks = [_look(admin, group) for group in there]
+        looks, missing = _looks(admin, groups)
     if output == "json":
         click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in looks]}, indent=2))
     elif output == "jsonl":
@@ -230,7 +229,7 @@ def lag(
     """How far groups are behind, partition by partition.
 
     A dash is an unknown number: nothing committed yet, or no leader to ask. Exit code 4
-    when there are some of the groups only.
+    when there are some of the groups only, or a coordinator does not answer for its groups.
     """
     if everything == bool(groups):
         raise click.UsageError("name the groups, or say --all")
@@ -247,8 +246,8 @@ def lag(
         raise click.UsageError("--for and --watch need --total")
     with open_admin(settings(client)) as admin:
         names = groups or [g.group_id for g in admin.list_groups()]
-        there, missing = known(admin, names)
-        looks = [_only(_look(admin, group), topics) for group in there]
+        looks, missing = _looks(admin, names)
+    looks = [_only(one, topics) for one in looks]
     rows = [row for f in looks for row in f.rows]
     if by_topic:
         show(summed_by_topic(rows), TOPIC_COLUMNS, output)
@@ -315,7 +314,7 @@ def _totals(
     watch_s = parse_duration_ms(watch) / 1000 if watch else 0.0
     with open_admin(settings(client)) as admin:
         missing = known(admin, groups)[1] if groups else []
-        show_totals(
+        complete = show_totals(
             admin,
             client.common(),
             groups,
@@ -324,7 +323,7 @@ def _totals(
             every_s=5.0 if again else 0.0,
             sort=sort,
         )
-    return report_missing(missing)
+    return report_missing(missing) or (0 if complete else EXIT_PARTIAL)
 
 
 def _check(looks: Sequence[Found], fail_above: int | None) -> int:
@@ -343,6 +342,23 @@ def _check(looks: Sequence[Found], fail_above: int | None) -> int:
 
 
 # -- one group
+
+
+def _looks(admin: Admin, names: Iterable[str]) -> tuple[list[Found], list[KohortError]]:
+    """Groups at present, and an error for each that cannot be looked at.
+
+    Raises the first error where there is none else.
+    """
+    there, errors = known(admin, names)
+    looks: list[Found] = []
+    for described in there:
+        try:
+            looks.append(_look(admin, described))
+        except KohortError as error:
+            errors.append(error)
+    if errors and not looks:
+        raise errors[0]
+    return looks, errors
 
 
 def _look(admin: Admin, described: GroupDescription) -> Found:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import click
 
 from kohort.cli.common.completing import groups as complete_groups
-from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.connect import Client, client_options, open_admin, topic_and_numbers
 from kohort.cli.common.group_lookup import existing, settings
 from kohort.cli.common.output import output_option, show
 from kohort.errors import UsageError
@@ -45,7 +45,7 @@ def delete_offsets(
 
     The topic itself may be gone already.
     """
-    pairs = [(name, numbers) for name, _, numbers in (text.partition(":") for text in topics)]
+    pairs = [topic_and_numbers(text) for text in topics]
     with open_admin(settings(client)) as admin:
         existing(admin, [group])
         held = admin.list_group_offsets(group)
@@ -53,7 +53,7 @@ def delete_offsets(
             tp
             for tp in sorted(held)
             for name, numbers in pairs
-            if tp.topic == name and (not numbers or str(tp.partition) in numbers.split(","))
+            if tp.topic == name and (not numbers or str(tp.partition) in numbers)
         ]
         if not chosen:
             known = ", ".join(sorted({tp.topic for tp in held})) or "no topic"

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kohort.cli.common.output import show
 from kohort.config import format_elapsed
+from kohort.errors import KohortError
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.observe.lag import Total
-    from kohort.observe.overview import GroupLine
+    from kohort.observe.overview import GroupLine, Overview
 
 COLUMNS: Final = (
     "group",
@@ -54,7 +55,7 @@ def show_totals(
     watch_s: float = 0.0,
     every_s: float = 0.0,
     sort: str = "severity",
-) -> None:
+) -> bool:
     """Print a line for each group.
 
     Args:
@@ -65,6 +66,12 @@ def show_totals(
         watch_s: look again so much later, for rates; 0 looks once.
         every_s: print again and again, so far apart, until interrupted; 0 prints once.
         sort: one of `SORTS`.
+
+    Returns:
+        Whether every group was looked at.
+
+    Raises:
+        KohortError: the cluster does not answer; with `every_s` it is reported and asked again.
     """
     from kohort.sampling.sampler import Sampler
 
@@ -73,32 +80,43 @@ def show_totals(
     try:
         while True:
             overview = sampler.sample()
-            if watch_s:
+            if watch_s and overview is not None:
                 time.sleep(watch_s)
                 overview, watch_s = sampler.sample(), 0.0
-            lines = (
-                [one for one in overview.lines if not names or one.group in names]
-                if overview
-                else []
-            )
+            if overview is None and not every_s:
+                raise KohortError(sampler.error)
             if every_s and sys.stdout.isatty():
                 click.echo(CLEAR, nl=False)
-            _print(sorted(lines, key=SORTS[sort]), output, rates=rates)
+            complete = _show(overview, names, SORTS[sort], output, rates) if overview else False
             if sampler.error:
                 click.echo(f"error: {sampler.error}", err=True)
-            for trouble in overview.snapshot.troubles if overview else ():
-                click.echo(f"warning: {trouble}", err=True)
             if not every_s:
-                return
+                return complete
             rates = True
             time.sleep(every_s)
     finally:
         sampler.close()
 
 
-def _print(lines: Sequence[GroupLine], output: str, *, rates: bool) -> None:
+def _show(
+    overview: Overview,
+    names: Collection[str],
+    key: Callable[[GroupLine], Any],
+    output: str,
+    rates: bool,
+) -> bool:
+    """Print one look and what is missing from it; whether nothing is."""
+    lines = [one for one in overview.lines if not names or one.group in names]
     table = output == "table"
-    show([_row(line, table) for line in lines], COLUMNS if rates else ONE_LOOK, output)
+    rows = [_row(line, table) for line in sorted(lines, key=key)]
+    show(rows, COLUMNS if rates else ONE_LOOK, output)
+    failed = [line for line in lines if line.error]
+    for line in failed:
+        click.echo(f"error: group {line.group!r}: {line.error}", err=True)
+    for trouble in overview.snapshot.troubles:
+        click.echo(f"warning: {trouble}", err=True)
+    unseen = len(lines) < len(set(names)) if names else bool(overview.snapshot.silent)
+    return not (failed or unseen)
 
 
 def _row(line: GroupLine, table: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options, key_values, open_admin
-from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.output import as_table, output_option, printable, show
 from kohort.cli.common.positions import parse_time
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, CommandGroup
 from kohort.cli.common.user_files import interruptible, load_file
@@ -322,7 +322,7 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
         click.echo(as_table(rows, STATUS_COLUMNS[:-1]))
         for row in rows:
             for reason, count in row["failed_by_reason"].items():
-                click.echo(f"{row['topic']}: {count:,} failed: {reason}")
+                click.echo(f"{row['topic']}: {count:,} failed: {printable(reason)}")
         for step, count in balance.late.items():
             click.echo(f"{step}: {count:,} rows dropped: behind the watermark")
         click.echo("every input has ended, once" if balance.exact else "not everything has ended")

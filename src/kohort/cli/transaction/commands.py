@@ -42,6 +42,8 @@ COLUMNS = (
     "open_s",
     "partitions",
 )
+COMMITTING = "PrepareCommit"
+"""The state of a transaction that its coordinator commits: it cannot be aborted any more."""
 OPEN_COLUMNS = (
     "topic",
     "partition",
@@ -150,7 +152,8 @@ def abort(
     """End an open transaction: its records are never read, those behind it are.
 
     By its id the producer that has it open is fenced, and ends. One that hangs has no id any more:
-    it is ended by its partition and producer, as `open` shows them.
+    it is ended by its partition and producer, as `open` shows them. One whose commit has begun is
+    not aborted.
     """
     hanging = partition is not None and producer_id is not None
     if hanging == bool(name) or (partition is None) != (producer_id is None):
@@ -172,6 +175,12 @@ def _abort_known(admin: Admin, name: str, client: Client, *, execute: bool) -> s
     description = _known(admin, [name])[name]
     if description.state not in OPEN:
         raise UsageError(f"transaction {name!r} is not open: its state is {description.state}")
+    if description.state == COMMITTING:
+        raise UsageError(
+            f"transaction {name!r} is being committed ({COMMITTING}): its outcome is decided, and "
+            "it ends when its markers are written; `kohort transaction open TOPIC` shows where "
+            "they are missing"
+        )
     if execute:
         way = client.for_role(ProducerConfig) | {"transactional_id": name}
         with Producer(way) as producer:

@@ -9,6 +9,7 @@ Shell: the clock.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+from kohort.console.screens.audit import AuditError
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
 from kohort.console.screens.jobs import Job
 from kohort.console.views.dead_letters import (
@@ -34,6 +36,7 @@ from kohort.sampling.retry_records import RetryCopy, latest_copies, record_at
 if TYPE_CHECKING:
     from kohort.retry.redrive import Edit, Report
 
+log = logging.getLogger("kohort.console")
 PROGRESS: Final = re.compile(r"redrive end=(\d+)")
 CHOSEN: Final = ("reason", "error_class", "fingerprint", "offsets", "target", "edit")
 
@@ -191,15 +194,14 @@ def plan(desk: Desk, asked: Asked) -> Screen:
 
 
 def _original(desk: Desk, owner: RetryOwner, chosen: Mapping[str, str]) -> str:
-    """The value of a single chosen record, to be edited; empty where rules hide parts of it."""
+    """The value of a single chosen record, to be edited; empty where a form cannot hold it."""
     from kohort.client.common.types import TopicPartition
 
     one = _single(chosen["offsets"])
     if one is None:
         return ""
     original = record_at(desk.settings, TopicPartition(owner.dead_letter or "", one[0]), one[1])
-    shown = desk.masks.value(original.value if original else None)
-    return shown.text if not (shown.masked or shown.cut) and shown.form in ("text", "json") else ""
+    return desk.masks.editable(original.value if original else None)
 
 
 def _single(texts: str) -> tuple[int, int] | None:
@@ -220,10 +222,7 @@ def start(desk: Desk, asked: Asked) -> Redirect:
         )
     if asked.form.get("confirm") != "yes":
         raise UsageError("confirm the redrive on the page that shows what it sends")
-    rate = asked.form.get("rate", "")
-    rate_per_s = float(rate) if rate else None
-    if rate_per_s is not None and not 0 < rate_per_s < 1e9:
-        raise UsageError(f"rate={rate!r}: records a second, more than 0")
+    rate_per_s = _rate(asked.form.get("rate", "").strip())
     job = Job(redrive_id, "redrive", owner.dead_letter or "", _link(owner, redrive_id, chosen))
     redrive = _redrive(desk, owner, redrive_id, chosen)
     job.stop = redrive.stop
@@ -235,15 +234,29 @@ def start(desk: Desk, asked: Asked) -> Redirect:
         ended = "done" if report.finished else "paused; the same id continues"
         return f"{ended}: {report.sent:,} sent" + (f" ({left})" if left else "")
 
-    desk.audit.add(
-        asked.form["who"], "redrive", owner.dead_letter or "", "begun", {"id": redrive_id, **chosen}
+    desk.audit.begin(
+        asked.form["who"], "redrive", owner.dead_letter or "", {"id": redrive_id, **chosen}
     )
     desk.jobs.start(job, run, lambda outcome: _ended(desk, asked, job, outcome))
     return Redirect(f"/job?{urlencode({'id': redrive_id})}")
 
 
+def _rate(text: str) -> float | None:
+    """Records a second; None for no limit. Raises UsageError."""
+    try:
+        rate = float(text) if text else None
+    except ValueError:
+        rate = 0.0
+    if rate is not None and not 0 < rate < 1e9:
+        raise UsageError(f"rate={text!r}: records a second, more than 0, such as 100 or 0.5")
+    return rate
+
+
 def _ended(desk: Desk, asked: Asked, job: Job, outcome: str) -> None:
-    desk.audit.add(asked.form["who"], job.kind, job.target, outcome, {"id": job.id})
+    try:
+        desk.audit.add(asked.form["who"], job.kind, job.target, outcome, {"id": job.id})
+    except AuditError as error:  # nobody waits for an answer here
+        log.error("%s", error)
     desk.sampler.sample_soon()
 
 

@@ -143,11 +143,13 @@ class Desk:
         )
 
     def actions_allowed(self) -> None:
-        """Raises UsageError unless the console was started with --allow-actions."""
+        """Raises UsageError unless the console was started with --allow-actions, AuditError where
+        an action could not be noted."""
         if not self.allow_actions:
             raise UsageError(
                 "this console only shows; start it with --allow-actions to change anything"
             )
+        self.audit.check()
 
 
 Handler = Callable[[Desk, Asked], "Screen | Redirect"]

@@ -64,6 +64,7 @@ class OffsetsView:
     skipped: int
     changes: int
     plan: str
+    was: str
     undo: str
     undos: Sequence[UndoRow]
     note: str
@@ -100,6 +101,7 @@ def offsets(desk: Desk, asked: Asked) -> Screen:
         sum(r.skipped for r in rows),
         len(changed),
         _as_text(changed),
+        _as_text({tp: held[tp].offset for tp in changed}),
         undo,
         [
             UndoRow(key, time.strftime("%H:%M:%S", time.gmtime(at / 1000)) + " UTC", len(o))
@@ -119,12 +121,13 @@ def set_offsets(desk: Desk, asked: Asked) -> Redirect:
     if asked.form.get("confirm") != name:
         raise UsageError(f"type the group's name, {name}, to confirm")
     offsets = _from_text(asked.needed("plan"))
-    was = _from_text(asked.form.get("was", "{}"))
-    held = desk.admin.list_group_offsets(name, offsets)
-    moved = [tp for tp in was if tp in held and held[tp].offset != was[tp]]
+    was = _from_text(asked.needed("was"))
+    if was.keys() != offsets.keys():
+        raise UsageError("the plan of this form cannot be read; look again")
+    before = {tp: at.offset for tp, at in desk.admin.list_group_offsets(name, offsets).items()}
+    moved = [tp for tp in sorted(was) if before.get(tp) != was[tp]]
     if moved:
         raise UsageError(f"the group has moved since the preview ({moved[0]}); look again")
-    before = {tp: held[tp].offset for tp in offsets if tp in held}
     desk.admin.alter_group_offsets(name, offsets)
     key = desk.undos.add(name, before)
     changes = {"before": json.loads(_as_text(before)), "after": json.loads(_as_text(offsets))}

@@ -18,6 +18,7 @@ byId("theme").addEventListener("click", () => {
 
 let paused = false;
 let missed = false;
+let unanswered = false;
 
 function busy() {
   const active = document.activeElement;
@@ -30,9 +31,16 @@ function busy() {
 
 function showLive() {
   const still = busy();
-  byId("live").classList.toggle("still", still);
+  byId("live").classList.toggle("still", still || unanswered);
   byId("live").setAttribute("aria-pressed", String(!paused));
-  byId("live-text").textContent = paused ? "paused" : still ? "waiting" : "live";
+  byId("live-text").textContent = paused ? "paused" : unanswered ? "no answer" : still ? "waiting" : "live";
+}
+
+// The figures of a page whose console does not answer are old: it must not say that it is live.
+function answers(does) {
+  if (unanswered === does) say(does ? "the console answers again" : "the console does not answer");
+  unanswered = !does;
+  showLive();
 }
 
 function refresh() {
@@ -51,16 +59,25 @@ function refresh() {
         if (again) again.focus({ preventScroll: true });
       }
       updateCharts();
-    });
+    }, () => { missed = true; });
 }
 
-// Somebody may have begun to type while the answer was under way.
+// Somebody may have begun to type while the answer was under way. An error takes the place of the
+// figures, which htmx alone would leave as they are.
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.target.id !== "part" || !busy()) return;
-  event.detail.shouldSwap = false;
-  missed = true;
-  showLive();
+  const answer = event.detail;
+  if (answer.target.id !== "part") return;
+  answers(true);
+  if (busy()) {
+    answer.shouldSwap = false;
+    missed = true;
+    showLive();
+  } else if (answer.xhr.status >= 400) {
+    answer.shouldSwap = true;
+    answer.isError = false;
+  }
 });
+document.addEventListener("htmx:sendError", () => answers(false));
 
 byId("live").addEventListener("click", () => {
   paused = !paused;
@@ -80,7 +97,8 @@ for (const name of ["selectionchange", "focusin", "focusout", "visibilitychange"
 function listen() {
   let shown = byId("part").dataset.sample;
   const heard = (number) => {
-    if (number === shown) return;
+    answers(number !== "");
+    if (number === "" || number === shown) return;
     shown = number;
     refresh();
   };
@@ -91,6 +109,7 @@ function listen() {
   } else {
     const source = new EventSource("/events");
     for (const name of ["hello", "sample"]) source.addEventListener(name, (event) => heard(event.data));
+    source.addEventListener("error", () => heard(""));
   }
 }
 if (byId("part") && byId("part").dataset.live === "yes") listen();

@@ -1,14 +1,15 @@
-// One event stream for all tabs of this browser. A tab that comes later gets the last sample's number.
+// One event stream for all tabs of this browser. A tab that comes later gets the last sample's number;
+// an empty one says that the console does not answer.
 "use strict";
 const ports = new Set();
 const source = new EventSource("/events");
 let last = null;
-function tell(event) {
-  last = event.data;
+function tell(number) {
+  last = number;
   for (const port of ports) port.postMessage(last);
 }
-source.addEventListener("hello", tell);
-source.addEventListener("sample", tell);
+for (const name of ["hello", "sample"]) source.addEventListener(name, (event) => tell(event.data));
+source.addEventListener("error", () => tell(""));
 self.onconnect = (event) => {
   const port = event.ports[0];
   ports.add(port);

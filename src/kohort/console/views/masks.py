@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -47,9 +48,25 @@ class Masks:
         """A record's value."""
         return self._hidden(raw) if "value" in self.rules else self._shown(raw)
 
+    def editable(self, raw: bytes | None) -> str:
+        """A value as a form can show and return it unchanged.
+
+        It is empty where a rule hides parts of the value, or where it is too long or no plain text.
+        """
+        shown = self.value(raw)
+        if raw is None or shown.masked or shown.cut or shown.form not in ("text", "json"):
+            return ""
+        if self._fields and _repeats_a_name(raw):
+            return ""
+        return _plain_text(raw)
+
     def header(self, name: str, raw: bytes | None) -> Content:
         """A record's header."""
         return self._hidden(raw) if self.hides(name) else content(raw)
+
+    @property
+    def _fields(self) -> list[str]:
+        return [rule for rule in self.rules if rule not in ("key", "value")]
 
     def _hidden(self, raw: bytes | None) -> Content:
         if raw is None:
@@ -57,8 +74,7 @@ class Masks:
         return Content("hidden", MASK, len(raw), masked=True)
 
     def _shown(self, raw: bytes | None) -> Content:
-        fields = [rule for rule in self.rules if rule not in ("key", "value")]
-        if raw is None or not fields:
+        if raw is None or not self._fields:
             return content(raw)
         if len(raw) > SHOWN_BYTES:
             return self._hidden(raw)
@@ -79,6 +95,30 @@ class Masks:
         if isinstance(document, list):
             return [self._masked(one) for one in cast("Sequence[Any]", document)]
         return document
+
+
+def _repeats_a_name(raw: bytes) -> bool:
+    """Whether an object of JSON has a name twice: the mask has only seen the last one's value."""
+    repeated = False
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
+        fields = dict(pairs)
+        repeated = repeated or len(fields) < len(pairs)
+        return fields
+
+    json.loads(raw, object_pairs_hook=look)
+    return repeated
+
+
+def _plain_text(raw: bytes) -> str:
+    """Text without control characters, which a browser may change; else empty."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:  # JSON may be UTF-16
+        return ""
+    plain = all(c in "\n\t" or unicodedata.category(c) != "Cc" for c in text)
+    return text if plain else ""
 
 
 def content(raw: bytes | None) -> Content:

@@ -29,7 +29,7 @@ from kohort.console.screens import SCREENS
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
 from kohort.console.views.figures import clock, duration
 from kohort.console.web.render import as_html, as_json
-from kohort.console.web.security import COOKIE, HEADERS, Guard
+from kohort.console.web.security import HEADERS, Guard, session_cookie
 from kohort.errors import KohortError, UsageError
 
 log = logging.getLogger("kohort.console")
@@ -89,7 +89,7 @@ class ConsoleApp:
         refused = self._refused(request)
         if refused is not None:
             return refused
-        cookie = request.cookies.get(COOKIE)
+        cookie = _session(request)
         fresh = None if self.guard.session_is_ours(cookie) else self.guard.new_session()
         form: dict[str, str] = {}
         if request.method == "POST":
@@ -109,7 +109,7 @@ class ConsoleApp:
         asked = Asked(request.url.path, _joined(request.query_params.multi_items()), form)
         answer = await asyncio.to_thread(self._answer, request, asked, fresh or cookie or "")
         if fresh:
-            _set_cookie(answer, fresh, secure=request.url.scheme == "https")
+            _set_session(request, answer, fresh)
         return answer
 
     def _answer(self, request: Request, asked: Asked, cookie: str) -> Response:
@@ -175,7 +175,7 @@ class ConsoleApp:
     def _refused(self, request: Request) -> Response | None:
         if not self.guard.host_is_ours(request.headers.get("host", "")):
             return Response("this console has another name", 421, HEADERS)
-        known = self.guard.session_is_ours(request.cookies.get(COOKIE))
+        known = self.guard.session_is_ours(_session(request))
         if self.guard.login_needed and not known:
             bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
             if bearer and self.guard.token_is_right(bearer):
@@ -193,7 +193,7 @@ class ConsoleApp:
             form = await _form(request)
             if self.guard.login_needed and self.guard.token_is_right(form.get("token", "")):
                 answer = RedirectResponse(_inside(request.query_params.get("to", "")), 303)
-                _set_cookie(answer, self.guard.new_session(), secure=request.url.scheme == "https")
+                _set_session(request, answer, self.guard.new_session())
                 return answer
             wrong = True
             await asyncio.sleep(0.5)  # guessing is slow
@@ -247,8 +247,14 @@ def _inside(to: str) -> str:
     return to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/groups"
 
 
-def _set_cookie(answer: Response, session: str, *, secure: bool) -> None:
-    answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure, path="/")
+def _session(request: Request) -> str | None:
+    return request.cookies.get(session_cookie(request.headers.get("host", "")))
+
+
+def _set_session(request: Request, answer: Response, session: str) -> None:
+    name = session_cookie(request.headers.get("host", ""))
+    secure = request.url.scheme == "https"
+    answer.set_cookie(name, session, httponly=True, samesite="strict", secure=secure, path="/")
 
 
 async def _form(request: Request) -> dict[str, str]:

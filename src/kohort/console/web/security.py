@@ -44,6 +44,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def session_cookie(host: str) -> str:
+    """The name of the session's cookie for a Host header: with its port, since a browser sends the
+    cookies of a host to all of its ports, and another console may be behind one of them."""
+    port = host.rpartition("]")[2].rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
 class Guard:
     """Decides about requests.
 

@@ -72,6 +72,7 @@ class ConsoleServer:
     Raises:
         ConfigError: it may not or cannot listen there.
         StorageError: the history file cannot be used.
+        AuditError: the audit file cannot be written.
     """
 
     def __init__(self, settings: Mapping[str, Any], options: ConsoleOptions) -> None:
@@ -79,6 +80,7 @@ class ConsoleServer:
         guard = Guard(options.host, options.token)
         if options.control:
             ControlPort.parse(options.control)
+        audit = Audit(options.audit)
         self._socket = _bound(options.host, options.port)
         port = self._socket.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -96,7 +98,7 @@ class ConsoleServer:
             self.sampler,
             self.admin,
             settings,
-            Audit(options.audit),
+            audit,
             Masks(options.masks),
             self.fleet,
             options.allow_actions,
