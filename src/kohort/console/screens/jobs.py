@@ -5,12 +5,15 @@ Shell: threads, the clock.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from kohort.errors import KohortError, UsageError
+
+log = logging.getLogger("kohort.console")
 
 KEPT: Final = 100
 
@@ -58,6 +61,9 @@ class Jobs:
                 job.outcome = run()
             except KohortError as error:
                 job.outcome = f"failed: {error}"
+            except Exception as error:  # a fault of ours: else the job could not be repeated
+                log.exception("job %s failed", job.id)
+                job.outcome = f"failed: {type(error).__name__}: {error}"
             ended(job.outcome)
 
         threading.Thread(target=work, name=f"kohort-{job.kind}", daemon=True).start()
