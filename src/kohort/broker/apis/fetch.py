@@ -249,13 +249,13 @@ class _Fetch:
         request, readable = self._request, 0
         for requested in self._requested:
             partition, span = requested.partition, requested.span
-            if partition is None or span is None:
+            if partition is None or partition.log is None or span is None:
                 continue
-            rest = partition.rest_behind(span, committed=self._committed)
-            if rest is None:
+            upto = partition.log.stable if self._committed else partition.log.high
+            if span.segment is not upto.segment:  # nothing is added to it any more
                 return True
-            size = span.end - span.start
-            readable += max(size, min(size + rest, requested.part.request.partition_max_bytes))
+            size, there = span.end - span.start, upto.position - span.start
+            readable += max(size, min(there, requested.part.request.partition_max_bytes))
         return readable >= min(
             request.min_bytes, request.max_bytes, self._node.config.fetch_max_bytes
         )

@@ -169,13 +169,6 @@ class Partition:
             return None
         return self.log.locate(offset, max_bytes, self._upto(self.log, committed))
 
-    def rest_behind(self, span: Span, *, committed: bool = False) -> int | None:
-        """How many bytes more of its segment than what was located are readable; None: the segment
-        is not the one that readable bytes are added to."""
-        assert self.log is not None
-        upto = self._upto(self.log, committed)
-        return upto.position - span.end if span.segment is upto.segment else None
-
     def offset_for_time(self, timestamp: int, *, committed: bool = False) -> TimedOffset | None:
         """The first visible record at or after a time."""
         if self.log is None:
