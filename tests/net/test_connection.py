@@ -106,6 +106,18 @@ def raw(lt: LoopThread, max_frame_bytes: int = 1_000) -> tuple[socket.socket, Re
     return sock, server
 
 
+def test_an_ipv4_client_of_a_listener_on_all_addresses_has_its_own_address(lt):
+    """A socket of both families names it `::ffff:127.0.0.1`; ACLs and limits name the other."""
+    server = Recorder()
+    try:
+        listener = lt.do(lt.loop.listen, "::", 0, lambda c: server, max_frame_bytes=1_000)
+        sock = socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE_S)
+    except (ConfigError, OSError):
+        pytest.skip("this machine has no sockets of both families")
+    with sock:
+        assert server.next("connected").peer == f"127.0.0.1:{sock.getsockname()[1]}"
+
+
 def test_a_frame_may_arrive_byte_by_byte(lt):
     sock, server = raw(lt)
     with sock:

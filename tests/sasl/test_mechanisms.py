@@ -377,7 +377,15 @@ def test_scopes_and_audience_that_hold() -> None:
     assert verify_unsecured(jws(claims), rules, NOW_MS) == ("alice", NOW_MS + 60_000)
 
 
-@pytest.mark.parametrize("token", ["a", "a.b", "a.b.c", jws(GOOD, signature="x"), "..", "W10.W10."])
+ENDLESS = urlsafe_b64encode(b"[" * 30_000).decode()
+"""Nested more deeply than Python reads."""
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["a", "a.b", "a.b.c", jws(GOOD, signature="x"), "..", "W10.W10.", f"{ENDLESS}.W10."],
+    ids=["a", "a.b", "a.b.c", "signed", "nothing", "no objects", "endless"],
+)
 def test_what_is_no_unsecured_token(token: str) -> None:
     with pytest.raises(AuthenticationError):
         verify_unsecured(token, TokenRules(), NOW_MS)

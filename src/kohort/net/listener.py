@@ -24,6 +24,7 @@ from kohort.net.ports import LoopPort
 
 _ACCEPTS_A_TURN: Final = 64
 _PAUSE_MS: Final = 100
+_MAPPED: Final = "::ffff:"
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -136,7 +137,7 @@ class Listener:
                 self.refused_count += 1
                 sock.close()
                 continue
-            self._take(sock, f"{address[0]}:{address[1]}")
+            self._take(sock, f"{_own(address[0])}:{address[1]}")
 
     def _take(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
@@ -162,6 +163,12 @@ class Listener:
     def _resume(self) -> None:
         if not self.is_closed:
             self._loop.rewatch(self._socket.fileno(), READ)
+
+
+def _own(address: str) -> str:
+    """An IPv4 client's own address: a socket of both families has it as `::ffff:10.0.0.5`."""
+    own = address.removeprefix(_MAPPED)
+    return own if "." in own else address
 
 
 def _bind(host: str, port: int, backlog: int) -> socket.socket:

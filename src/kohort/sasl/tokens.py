@@ -163,7 +163,7 @@ def _texts(value: object) -> list[str]:
 def _decoded(part: str) -> dict[str, Any]:
     try:
         value = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):  # nested too deeply
         raise _refused("it is not a JSON web token") from None
     if not isinstance(value, dict):
         raise _refused("it is not a JSON web token")

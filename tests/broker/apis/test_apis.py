@@ -781,7 +781,6 @@ def test_delete_records(harness: Harness) -> None:
 def test_offset_for_leader_epoch(harness: Harness) -> None:
     """KIP-320: where epochs ended, over restarts."""
     second = harness.restarted(clean=False)
-    second.produce("t", batch_of([b"c"]))
 
     def end(epoch: int, current: int = -1) -> tuple[int, int, int]:
         part = OffsetForLeaderPartition(
@@ -792,6 +791,9 @@ def test_offset_for_leader_epoch(harness: Harness) -> None:
         answer = second.ask(request, OffsetForLeaderEpochResponse).topics[0].partitions[0]
         return answer.error_code, answer.leader_epoch, answer.end_offset
 
+    assert end(0) == (0, 0, 2)
+    assert end(1) == (0, 1, 2)  # as LATEST says
+    second.produce("t", batch_of([b"c"]))
     assert end(0) == (0, 0, 2)
     assert end(1) == (0, 1, 3)
     assert end(5) == (0, -1, -1)

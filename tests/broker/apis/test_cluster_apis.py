@@ -183,6 +183,11 @@ def test_quotas_are_kept_and_shown() -> None:
         ([("user", "a")], {"producer_byte_rate": 0.0}),
         ([("user", "a")], {"producer_byte_rate": 1.5}),
         ([("user", "a")], {"producer_byte_rate": float("nan")}),
+        ([("user", "a")], {"producer_byte_rate": float("inf")}),
+        ([("user", "a")], {"producer_byte_rate": float("-inf")}),
+        ([("user", "a")], {"consumer_byte_rate": 1e300}),
+        ([("ip", None)], {"connection_creation_rate": float("inf")}),
+        ([("user", "a")], {"request_percentage": float("nan")}),
     ],
 )
 def test_senseless_quotas_are_refused(
@@ -193,6 +198,15 @@ def test_senseless_quotas_are_refused(
         quotas.alter(entity, changes)
     assert refused.value.code == E.INVALID_REQUEST
     assert quotas.matching([], strict=False) == []
+
+
+def test_the_largest_whole_number_is_a_quota() -> None:
+    """Long.MAX_VALUE, "no limit" of Apache Kafka, is 2^63 as a double."""
+    quotas = Harness().state.quotas
+    quotas.alter([("user", "a")], {"producer_byte_rate": 2.0**63})
+    assert quotas.matching([], strict=False) == [
+        ((("user", "a"),), {"producer_byte_rate": 2.0**63})
+    ]
 
 
 def test_quotas_are_bounded() -> None:

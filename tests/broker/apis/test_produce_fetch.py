@@ -252,6 +252,71 @@ def test_min_bytes_are_waited_for(harness: Harness) -> None:
     assert [v for _, v in records_of(data)] == [b"a", b"b"]
 
 
+def is_answered_at_once(harness: Harness, offset: int, **more: int) -> bool:
+    return harness.send(fetch_request("s", offset, max_wait_ms=500, **more), 12).done
+
+
+def test_a_fetch_of_an_older_segment_does_not_wait() -> None:
+    """It is read alone, and what comes is appended to the newest: no more can come of it."""
+    harness = Harness()
+    harness.create("s", segment_bytes="300")
+    for _ in range(3):
+        harness.produce("s", batch_of([b"x" * 100]))
+    assert [is_answered_at_once(harness, offset, min_bytes=500) for offset in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_committed_reads_of_an_older_segment_do_not_wait() -> None:
+    """The last stable offset is in the same segment: what is decided next may come of it."""
+    harness = Harness()
+    harness.create("s", segment_bytes="300")
+    harness.produce("s", batch_of([b"x" * 20]))
+    undecided = batch_of(
+        [b"x" * 20], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    partition = harness.node.topics.partition("s", 0)
+    assert partition is not None
+    partition.append(memoryview(undecided), BatchHeader(undecided), lambda _: None)
+    for _ in range(3):
+        harness.produce("s", batch_of([b"x" * 100]))
+    assert (partition.stable_offset, partition.end_offset) == (1, 5)
+    request = fetch_request("s", 0, max_wait_ms=500, min_bytes=500)
+    assert harness.send(request, 12).done
+    request.isolation_level = 1
+    assert not harness.send(request, 12).done
+
+
+def test_more_than_the_limits_allow_is_not_waited_for() -> None:
+    """fetch.min.bytes above fetch.max.bytes or max.partition.fetch.bytes: as Apache Kafka counts,
+    up to the limits, however few whole batches that are."""
+    harness = Harness()
+    harness.create("s", 2)
+    for partition in (0, 1):
+        for _ in range(3):
+            harness.produce("s", batch_of([b"x" * 5_000]), partition)
+    assert is_answered_at_once(harness, 0, min_bytes=12_000, max_bytes=12_000)
+    assert not is_answered_at_once(harness, 0, min_bytes=16_000)
+    parts = [FetchPartition(partition=p, fetch_offset=0) for p in (0, 1)]
+
+    def at_once(min_bytes: int, max_bytes: int, partition_max_bytes: int) -> bool:
+        for part in parts:
+            part.partition_max_bytes = partition_max_bytes
+        topics = [FetchTopic(topic="s", partitions=parts)]
+        request = FetchRequest(
+            max_wait_ms=500, min_bytes=min_bytes, max_bytes=max_bytes, topics=topics
+        )
+        return harness.send(request, 12).done
+
+    assert at_once(20_000, 9_000, 9_000), "what is wanted is more than may come"
+    assert at_once(9_000, 9_000, 5_500), "the second batch does not fit"
+    assert at_once(16_000, 30_000, 8_000), "8000 of each, though not in whole batches"
+    assert not at_once(17_000, 30_000, 8_000)
+
+
 def test_a_client_that_went_leaves_nothing_behind(harness: Harness) -> None:
     waiting = harness.send(fetch_request("t", 0, max_wait_ms=500), 12)
     assert waiting.call is not None
@@ -268,6 +333,62 @@ def test_a_waiting_fetch_hears_that_its_topic_is_gone(harness: Harness) -> None:
     harness.ask(DeleteTopicsRequest(topics=[state]), DeleteTopicsResponse)
     data = harness.read(waiting, FetchResponse, 12).responses[0].partitions[0]
     assert data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def by_names(*names: str) -> FetchRequest:
+    parts = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+    topics = [FetchTopic(topic=name, partitions=parts) for name in names]
+    return FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=topics)
+
+
+def codes(answer: FetchResponse) -> list[int]:
+    return [part.error_code for topic in answer.responses for part in topic.partitions]
+
+
+def test_a_missing_topic_does_not_end_the_wait_for_the_others(harness: Harness) -> None:
+    """A consumer with a deleted topic in its assignment would fetch without a pause."""
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert harness.send(by_names("gone"), 12).done, "there is nothing to wait for"
+    waiting = harness.send(by_names("gone", "t", "other"), 12)
+    assert not waiting.done
+    harness.env.advance(501)
+    assert codes(harness.read(waiting, FetchResponse, 12)) == [gone, 0, gone]
+    waiting = harness.send(by_names("gone", "t"), 12)
+    harness.produce("t", batch_of([b"a"]))
+    answer = harness.read(waiting, FetchResponse, 12)
+    assert codes(answer) == [gone, 0]
+    assert records_of(answer.responses[1].partitions[0]) == [(0, b"a")]
+
+
+def test_a_missing_topic_id_does_not_end_the_wait_for_the_others(harness: Harness) -> None:
+    topic = harness.node.topics.get("t")
+    assert topic is not None
+    request = by_names("gone", "t")
+    request.topics[0].topic_id, request.topics[1].topic_id = bytes(15) + b"\x99", topic.topic_id
+    waiting = harness.send(request, 18)
+    assert not waiting.done
+    harness.env.advance(501)
+    assert codes(harness.read(waiting, FetchResponse, 18)) == [ErrorCode.UNKNOWN_TOPIC_ID, 0]
+
+
+def test_a_topic_that_goes_during_the_wait_ends_it_beside_a_missing_one(harness: Harness) -> None:
+    harness.create("u")
+    waiting = harness.send(by_names("gone", "t", "u"), 12)
+    assert not waiting.done
+    state = DeleteTopicState(name="t")
+    harness.ask(DeleteTopicsRequest(topics=[state]), DeleteTopicsResponse)
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(harness.read(waiting, FetchResponse, 12)) == [gone, gone, 0]
+
+
+def test_other_errors_are_answered_at_once_beside_a_missing_topic(harness: Harness) -> None:
+    request = by_names("gone", "t")
+    request.topics[1].partitions = [FetchPartition(partition=0, fetch_offset=7)]
+    answer = harness.ask(request, FetchResponse, 12)
+    assert codes(answer) == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    ]
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 100])

@@ -18,7 +18,8 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.errors import ErrorCode
 from kohort.wire import Message, Struct, response_class
 from kohort.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
-from tests.broker.harness import Harness
+from kohort.wire.messages.fetch_response import FetchResponse
+from tests.broker.harness import Answer, Harness, batch_of, produce_request
 
 OP, R = Operation, Resource
 ALICE, ROOT = "User:alice", "User:root"
@@ -505,6 +506,36 @@ def test_a_right_that_is_taken_away_ends_reading_in_a_session_too(harness: Harne
     acls.change(remove=list(acls._acls))
     again = m.FetchRequest(max_wait_ms=0, session_id=first.session_id, session_epoch=1)
     assert codes(ask(harness, again)) == {TOPIC_REFUSED}
+
+
+def test_a_forbidden_topic_does_not_end_the_wait_for_the_others(harness: Harness) -> None:
+    """It is set aside at once, nor do its records wake the fetch; a right that is taken away
+    during the wait ends it."""
+    grant(harness, OP.READ, R.TOPIC, "t")
+    m = module("fetch_request")
+    parts = [m.FetchPartition(partition=0, partition_max_bytes=1_000)]
+    topics = [m.FetchTopic(topic_id=topic_id(harness, n), partitions=parts) for n in ("t", "u")]
+
+    def fetch_both() -> Answer:
+        request = m.FetchRequest(max_wait_ms=500, min_bytes=1, topics=topics)
+        return harness.send(request, 18, principal=ALICE)
+
+    def errors(answer: Answer) -> list[int]:
+        response = harness.read(answer, FetchResponse, 18)
+        return [p.error_code for topic in response.responses for p in topic.partitions]
+
+    waiting = fetch_both()
+    assert not waiting.done
+    assert not harness.state.topics.partition("u", 0).waiters  # type: ignore[union-attr]
+    harness.env.advance(501)
+    assert errors(waiting) == [0, TOPIC_REFUSED]
+    waiting = fetch_both()
+    acls = harness.state.acls
+    acls.change(remove=list(acls._acls))
+    assert not waiting.done
+    harness.send(produce_request("t", batch_of([b"a"])), 12, principal=ROOT)
+    assert errors(waiting) == [TOPIC_REFUSED, TOPIC_REFUSED]
+    assert fetch_both().done, "there is nothing to wait for"
 
 
 def test_operations_are_told_when_asked_for(harness: Harness) -> None:

@@ -373,3 +373,12 @@ def test_an_epoch_without_records_is_none() -> None:
     epochs.truncate_to(8)
     assert epochs.entries == [(0, 0), (2, 5)]
     assert epochs.latest == 2
+    first_unknown = LeaderEpochs()
+    assert first_unknown.end_of(0, 0) == (-1, -1)
+    assert first_unknown.begin(2, 0)
+    assert [first_unknown.end_of(epoch, 9) for epoch in (-1, 0, 1, 2)] == [
+        (-1, -1),
+        (0, 0),
+        (1, 0),
+        (2, 9),
+    ]

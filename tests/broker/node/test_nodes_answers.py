@@ -213,6 +213,46 @@ def test_an_empty_partition_knows_its_epoch_too(nodes: Nodes) -> None:
     assert nodes.end_of(1, new).end_offset == 1
 
 
+def test_an_epoch_without_records_ended_where_the_next_began(nodes: Nodes) -> None:
+    """KIP-320: a consumer takes the epoch of LATEST from an empty partition; were it undefined
+    later, it would reset, and skip what was written meanwhile."""
+    nodes.move()
+    new = nodes.move()
+    ends = [nodes.end_of(epoch, new) for epoch in (-1, 0, 1, 2, 3)]
+    assert [(e.leader_epoch, e.end_offset) for e in ends] == [
+        (-1, -1),
+        (0, 0),
+        (1, 0),
+        (2, 0),
+        (-1, -1),
+    ]
+    for _ in range(5):
+        nodes.put(b"a")
+    ends = [nodes.end_of(epoch, new) for epoch in (-1, 0, 1, 2, 3)]
+    assert [(e.leader_epoch, e.end_offset) for e in ends] == [
+        (-1, -1),
+        (0, 0),
+        (1, 0),
+        (2, 5),
+        (-1, -1),
+    ]
+
+
+def test_an_epoch_ends_at_the_end_before_its_first_record(nodes: Nodes) -> None:
+    """A leader knows its epoch as soon as it leads, as well as those that wrote nothing."""
+    nodes.put(b"a")
+    nodes.move()
+    new = nodes.move()
+    ends = [nodes.end_of(epoch, new) for epoch in (-1, 0, 1, 2, 3)]
+    assert [(e.leader_epoch, e.end_offset) for e in ends] == [
+        (-1, -1),
+        (0, 1),
+        (0, 1),
+        (2, 1),
+        (-1, -1),
+    ]
+
+
 def test_only_the_leader_deletes_records(nodes: Nodes) -> None:
     nodes.put(b"a")
     part = DeleteRecordsPartition(partition_index=0, offset=1)

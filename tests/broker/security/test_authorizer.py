@@ -90,6 +90,13 @@ def test_prefixes_hosts_and_everybody() -> None:
     assert not authorizer.may(BOB, "10.0.0.2", OP.WRITE, R.TOPIC, "audit")
 
 
+def test_an_entry_for_an_ipv4_address_as_sockets_of_both_families_have_it() -> None:
+    """It was the only one that worked while the broker knew such clients by it."""
+    authorizer = Authorizer([allow(OP.READ, "t"), deny(OP.READ, "t", host=f"::ffff:{HOST}")])
+    assert not authorizer.may(ALICE, HOST, OP.READ, R.TOPIC, "t")
+    assert authorizer.may(ALICE, "10.0.0.2", OP.READ, R.TOPIC, "t")
+
+
 def test_decisions_are_forgotten_when_an_entry_changes_and_bounded() -> None:
     authorizer = Authorizer([allow(OP.READ, "t")])
     assert authorizer.may(ALICE, HOST, OP.READ, R.TOPIC, "t")

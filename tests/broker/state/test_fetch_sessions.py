@@ -233,6 +233,39 @@ def test_a_waiting_fetch_of_a_session_is_woken() -> None:
     assert world.harness.read(empty, FetchResponse, BY_NAME).responses == []
 
 
+def test_a_fetch_of_nothing_does_not_wait() -> None:
+    """The one that ends a session as its consumer closes; one that forgets all it had."""
+    world = World(2)
+    waiting = {"max_wait_ms": 500, "min_bytes": 1}
+    session = world.fetch({0: 0, 1: 0}).session_id
+    emptied = world.fetch({}, (session, 1), forget=(0, 1), **waiting)
+    assert (emptied.session_id, emptied.responses) == (0, [])
+    session = world.fetch({0: 0, 1: 0}).session_id
+    ended = world.fetch({}, (session, -1), **waiting)
+    assert (ended.error_code, ended.session_id, ended.responses) == (0, 0, [])
+    assert len(world.harness.node.fetch_sessions) == 0
+
+
+def test_a_session_waits_beside_a_deleted_topic() -> None:
+    """At each fetch it hears of it; the others are waited for."""
+    world = World(1)
+    world.harness.create("u", 1)
+    asked = request({0: 0})
+    asked.topics += request({0: 0}, topic="u").topics
+    session = world.harness.ask(asked, FetchResponse, BY_NAME).session_id
+    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="u")])
+    world.harness.ask(delete, DeleteTopicsResponse)
+    for epoch in (1, 2):
+        later = request(session=(session, epoch), max_wait_ms=500, min_bytes=1)
+        waiting = world.harness.send(later, BY_NAME)
+        assert not waiting.done
+        world.harness.env.advance(501)
+        found = world.harness.read(waiting, FetchResponse, BY_NAME).responses
+        assert [(t.topic, t.partitions[0].error_code) for t in found] == [
+            ("u", E.UNKNOWN_TOPIC_OR_PARTITION)
+        ]
+
+
 def test_an_answer_that_was_overtaken_is_refused() -> None:
     """The session went on over another connection while this fetch was waiting."""
     world = World(2)

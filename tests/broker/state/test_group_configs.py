@@ -83,6 +83,7 @@ def test_a_group_has_its_own_session_and_interval() -> None:
         (INTERVAL, "15001", "g", ErrorCode.INVALID_CONFIG),
         (SESSION, "44999", "g", ErrorCode.INVALID_CONFIG),
         (SESSION, "soon", "g", ErrorCode.INVALID_CONFIG),
+        (SESSION, "9" * 5_000, "g", ErrorCode.INVALID_CONFIG),
         ("consumer.session.timeout", "50000", "g", ErrorCode.INVALID_CONFIG),
         (SESSION, "50000", "", ErrorCode.INVALID_REQUEST),
     ],

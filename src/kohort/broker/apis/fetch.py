@@ -5,6 +5,11 @@ Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored
 batches, at least one of them however large (of the first partition that has any). When an answer is
 full, later partitions are not read: they come first in the next answer.
 
+As in Apache Kafka it does not wait where waiting brings nothing: for more than its limits allow,
+for more of a segment that is not the newest, or without a partition to wait for. A topic that is
+unknown or forbidden from the beginning does not end the wait for the others; any other error, and
+one that comes up meanwhile, does.
+
 A consumer whose group is rebalancing is answered early, so that it heartbeats (`HeartbeatHints`).
 
 A fetcher may have an incremental session (`FetchSessions`), which holds its partitions.
@@ -54,6 +59,14 @@ _READ_COMMITTED = 1
 _CLOCK_MS = 1
 """The clock counts whole milliseconds, so a wait that began within one ends up to one early without
 it. Apache Kafka never answers before `max_wait_ms` is over, and clients time themselves by that."""
+_SET_ASIDE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors that may last: a fetcher that heard of one at once each time would never pause."""
 LOCAL_BYTES_MIN = 64 << 10
 """Smaller reads are not worth opening a file."""
 
@@ -110,6 +123,9 @@ class _Fetch:
         self._timer: Cancellable | None = None
         self._client = (call.client_id, call.client_host)
         self._again = False
+        self._looked = False
+        self._aside: set[_Requested] | None = None
+        """What was unknown or forbidden at the first look: it is not waited for."""
         self._links = _links(node, request, call)
 
     def _resolved(self, part: FetchPart) -> _Requested:
@@ -129,7 +145,9 @@ class _Fetch:
 
     def begin(self) -> None:
         """Answer if there is enough; else wait."""
-        if self._enough() or self._request.max_wait_ms <= 0:
+        enough = self._enough()
+        self._looked = True
+        if enough or self._request.max_wait_ms <= 0 or self._waits_for_nothing():
             self._finish()
             return
         if not self._node.heartbeat_hints.wait(self._client, self._call.hint_cursor, self):
@@ -138,7 +156,11 @@ class _Fetch:
         env = self._node.env
         over_ms = env.now_ms() + self._request.max_wait_ms + _CLOCK_MS
         self._timer = env.call_at(over_ms, self._time_over)
-        self._awaited = [w.partition for w in self._requested if w.partition is not None]
+        self._awaited = [
+            each.partition
+            for each in self._requested
+            if each.partition is not None and not each.error
+        ]
         for partition in self._awaited:
             partition.waiters[self] = None
         self._call.given_up = self._stop_waiting
@@ -174,17 +196,20 @@ class _Fetch:
         for partition in self._awaited:
             partition.waiters.pop(self, None)
 
+    def _waits_for_nothing(self) -> bool:
+        return len(self._aside or ()) == len(self._requested)
+
     def _enough(self) -> bool:
-        """Look for data; True when there is enough, or an error to tell."""
+        """Look for data; True when there is enough, or an error that ends the wait."""
         room = min(self._request.max_bytes, self._node.config.fetch_max_bytes)
-        total, failed = 0, False
+        total, failed, full = 0, False, False
         for requested in self._requested:
             requested.span = requested.aborted = None
             requested.error = self._fault(requested)
             if self._rack:
                 requested.nearer = self._nearer(requested)
             if requested.error or requested.nearer != NO_NODE:
-                failed = True
+                failed = failed or self._ends_the_wait(requested)
                 continue
             if room <= 0 and total > 0:  # full: what the others have is looked for when it fits
                 continue
@@ -196,12 +221,44 @@ class _Fetch:
                 continue
             size = span.end - span.start
             if size > room and total > 0:  # only the first one may exceed what was asked for
-                room = 0
+                room, full = 0, True
                 continue
             requested.span = span
             total += size
             room -= size
-        return failed or total >= self._request.min_bytes
+        if failed or total >= self._request.min_bytes:
+            return True
+        return total > 0 and (full or self._waits_in_vain())
+
+    def _ends_the_wait(self, requested: _Requested) -> bool:
+        """Whether the client has to hear at once why it gets no data of a partition here."""
+        if requested.error not in _SET_ASIDE:
+            return True
+        if self._looked:
+            return self._aside is None or requested not in self._aside
+        if self._aside is None:
+            self._aside = set()
+        self._aside.add(requested)
+        return False
+
+    def _waits_in_vain(self) -> bool:
+        """Whether what was found counts as enough, because waiting would not add to it.
+
+        Apache Kafka counts what is there up to the limits, however few whole batches that are.
+        """
+        request, readable = self._request, 0
+        for requested in self._requested:
+            partition, span = requested.partition, requested.span
+            if partition is None or partition.log is None or span is None:
+                continue
+            upto = partition.log.stable if self._committed else partition.log.high
+            if span.segment is not upto.segment:  # nothing is added to it any more
+                return True
+            size, there = span.end - span.start, upto.position - span.start
+            readable += max(size, min(there, requested.part.request.partition_max_bytes))
+        return readable >= min(
+            request.min_bytes, request.max_bytes, self._node.config.fetch_max_bytes
+        )
 
     def _is_hidden(self, requested: _Requested) -> bool:
         """Whether the topic may not be read; checked before the client learns whether it exists."""

@@ -80,10 +80,13 @@ class LeaderEpochs:
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
         """`(epoch, end offset)` for OffsetForLeaderEpoch: the largest known epoch at or below it.
 
-        (-1, -1) when no epoch at or below it is known.
+        One below all that are known ended before the first of them began, as Apache Kafka has it:
+        it wrote nothing, or nothing is left of it. (-1, -1) above them.
         """
         if epoch == self.latest:
             return epoch, log_end
+        if self.entries and 0 <= epoch < self.entries[0][0]:
+            return epoch, self.entries[0][1]
         epoch_end = (-1, -1)
         for at, (known, _) in enumerate(self.entries):
             if known > epoch:

@@ -19,6 +19,9 @@ REMEMBERED_MAX: Final = 10_000
 REMEMBERED_CHARS_MAX: Final = 255
 """Longer names are decided each time: a client could fill the cache with them."""
 
+_MAPPED: Final = "::ffff:"
+"""Entries of before version 0.2 may have an IPv4 address as sockets of both families do."""
+
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
@@ -126,7 +129,8 @@ class Authorizer:
 
 
 def _concerns(acl: Acl, principal: str, host: str) -> bool:
-    return acl.principal in (principal, ANYBODY) and acl.host in (host, WILDCARD)
+    named = acl.host.removeprefix(_MAPPED)
+    return acl.principal in (principal, ANYBODY) and named in (host, WILDCARD)
 
 
 def _names(acl: Acl, operation: Operation) -> bool:

@@ -27,6 +27,8 @@ _OF_CLIENTS: Final = {
 }
 _OF_ADDRESSES: Final = {"connection_creation_rate": True}
 """Quotas by name, and whether they are whole numbers."""
+_LARGEST: Final = 2.0**63
+"""What the largest whole number, "no limit" of Apache Kafka, is as a double."""
 
 
 class Component(NamedTuple):
@@ -147,6 +149,9 @@ def _check_value(key: str, value: float | None, known: Mapping[str, bool]) -> No
         raise BrokerError(
             ErrorCode.INVALID_REQUEST, f"no quota {key!r} here; there are: {', '.join(known)}"
         )
-    if value is not None and (not value > 0 or (known[key] and value != int(value))):
+    if value is None:
+        return
+    is_whole = 0 < value <= _LARGEST and value.is_integer()  # infinity is no whole number
+    if not value > 0 or (known[key] and not is_whole):
         kind = "a whole number above zero" if known[key] else "above zero"
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{key}={value} must be {kind}")

@@ -25,6 +25,8 @@ FIELDS: Final = {
 """Kafka's names, and the middle of the broker's fields that they override."""
 GROUPS_MAX: Final = 10_000
 """Groups that may have a configuration of their own."""
+_DIGITS_MAX: Final = 10
+"""Of a 32-bit number."""
 
 
 class GroupConfigs:
@@ -90,7 +92,7 @@ class GroupConfigs:
                 getattr(self._config, f"group_consumer_{which}_{FIELDS[name]}_ms")
                 for which in ("min", "max")
             )
-            if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
+            if not (_is_number(value) and low <= int(value) <= high):
                 raise BrokerError(
                     ErrorCode.INVALID_CONFIG,
                     f"Invalid value {value} for configuration {name}: from {low} to {high}",
@@ -102,3 +104,8 @@ class GroupConfigs:
                 f"consumer.heartbeat.interval.ms={interval_ms} must be less than "
                 f"consumer.session.timeout.ms={session_ms}",
             )
+
+
+def _is_number(value: str) -> bool:
+    """Whether it is a number, of so few digits that Python reads it."""
+    return value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX

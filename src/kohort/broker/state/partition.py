@@ -124,10 +124,18 @@ class Partition:
         return -1 if self.log is None else self.log.epochs.at(offset)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """`(epoch, end offset)` of the largest epoch not above the given one, or (-1, -1)."""
+        """`(epoch, end offset)` of the largest epoch not above the given one, or (-1, -1).
+
+        An epoch is one as soon as it is led in, with records or without: LATEST names it, and a
+        reader who hears that it is undefined resets, beyond what was written meanwhile.
+        """
         if self.log is None:
-            return (epoch, 0) if epoch == self._epoch else (-1, -1)
-        return self.log.epochs.end_of(epoch, self.log.high.offset)
+            return (epoch, 0) if 0 <= epoch <= self._epoch else (-1, -1)
+        epochs, end = self.log.epochs, self.log.high.offset
+        latest = epochs.latest
+        if latest < epoch <= self.leader_epoch:  # without records so far
+            return (epoch if latest < 0 or epoch == self.leader_epoch else latest), end
+        return epochs.end_of(epoch, end)
 
     def epoch_fault(self, epoch: int) -> ErrorCode | None:
         """What is wrong with the leader epoch that a client knows; -1 is never wrong (KIP-320)."""
