@@ -39,9 +39,9 @@ def failures(cluster) -> Failures:
     return Failures(cluster)
 
 
-def run(failures: Failures, *arguments: str, answer: str = ""):
+def run(failures: Failures, *arguments: str, answer: str = "", **how):
     common = ["--topic", failures.topic, "--group", "billing", "-b", failures.cluster.bootstrap]
-    return CliRunner().invoke(redrive, [*common, *arguments], input=answer)
+    return CliRunner().invoke(redrive, [*common, *arguments], input=answer, **how)
 
 
 def test_a_dry_run_sends_nothing(failures) -> None:
@@ -53,9 +53,10 @@ def test_a_dry_run_sends_nothing(failures) -> None:
 
 
 def test_it_asks_before_it_sends(failures) -> None:
-    refused = run(failures, "--id", "r1", answer="n\n")
-    assert refused.exit_code == 1
+    refused = run(failures, "--id", "r1", answer="n\n", standalone_mode=False)
+    assert refused.return_value == 1
     assert "send these 30 records back?" in refused.output
+    assert refused.output.endswith("nothing was sent\n")
     unasked = run(failures, "--id", "r1", answer="")
     assert unasked.exit_code == 2
     assert "nobody answers here; add --yes" in unasked.output

@@ -20,7 +20,7 @@ import click
 from kohort.cli.common.connect import Client, client_options
 from kohort.cli.common.output import printable
 from kohort.cli.common.paths import FILE
-from kohort.cli.common.root import EXIT_INTERRUPTED
+from kohort.cli.common.root import EXIT_FAILED, EXIT_INTERRUPTED
 from kohort.cli.dlq.commands import dlq
 from kohort.errors import ConfigError
 from kohort.signals import handled
@@ -131,16 +131,18 @@ def redrive(
     if not yes:
         _show(name, preview, "text", sent=False, err=output != "text")
         these = "this record" if preview.sent == 1 else f"these {preview.sent:,} records"
-        _confirm(f"send {these} back?")
+        if not _confirm(f"send {these} back?"):
+            click.echo("nothing was sent", err=True)
+            return EXIT_FAILED
     report = _run(job, rate)
     _show(name, report, output, sent=True)
     return 0 if report.finished else EXIT_INTERRUPTED
 
 
-def _confirm(question: str) -> None:
-    """Raise click.Abort unless the answer is yes, UsageError where there is no terminal."""
+def _confirm(question: str) -> bool:
+    """Whether the answer is yes. Raises UsageError where there is no terminal."""
     try:
-        sure = click.confirm(question, err=True)
+        return click.confirm(question, err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
@@ -148,8 +150,6 @@ def _confirm(question: str) -> None:
         raise click.UsageError(
             "nobody answers here; add --yes to send them, or --dry-run to only look"
         ) from None
-    if not sure:
-        raise click.Abort
 
 
 def _why_nothing(name: str, preview: Report) -> str:
