@@ -21,6 +21,7 @@ from kohort.errors import (
 from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.engine import Engine
+from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.partition_state import Item, OnFailure
 from kohort.processing.engine.state import Limits
@@ -33,7 +34,7 @@ from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
 from kohort.processing.workers.task_pool import run_async
 from kohort.processing.workers.worker_pools import Finished, ProcessPool
 from kohort.records import Record
-from kohort.retry.classify import Failure, stated
+from kohort.retry.classify import Failure, Temporary, stated
 from kohort.retry.offset_queries import Stamped, TopicView
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics
@@ -122,6 +123,67 @@ def test_a_probe_that_follows_its_key_into_a_retry_topic_does_not_end_probing() 
             engine.published(publication, now_ms)
     assert taken == [3]
     assert engine.idle
+
+
+def test_a_probe_that_a_worker_gives_back_does_not_end_probing() -> None:
+    """W6: it follows a record of its key from a retry topic, which failed in place; the partition
+    waited for its result, and nothing of it was in flight."""
+    config = CircuitConfig(tokens=1, pause_ms=1_100)
+    blocking = Blocking.parse("100ms")
+    recovers_ms = 4_500
+
+    def handler(record, attempt) -> None:
+        if world.now_ms < begun_ms + recovers_ms:
+            raise Temporary("down")
+
+    world = World(
+        [route(retries="1s", blocking=blocking, circuit=config)], handler, partitions=1
+    )
+    begun_ms = world.now_ms
+    for n in range(3):
+        world.produce("orders", 0, b"k", b"%d" % n)
+    for _ in range(300):
+        world.engine.tick(world.now_ms)
+        world.poll()
+        if items := world.engine.take("threads", 10, world.now_ms):
+            world.engine.finished(items, world.outcomes(items), world.now_ms)
+        world.publish()
+        world.commit()
+        world.now_ms += 100
+    assert world.engine.partitions[TP].tracker.base == 3
+
+
+def test_a_probe_that_a_rebalance_withdraws_does_not_end_probing() -> None:
+    """W6: a retry topic's partition is taken away and comes back while the probe waits for a
+    worker (`hold_key`)."""
+    config = CircuitConfig(tokens=1, pause_ms=1_000)
+    engine = Engine([route(on_failure=OnFailure.HOLD_KEY, circuit=config)], crash_guard=False)
+    started(engine)
+
+    def scan(now_ms: int) -> None:
+        for retry_topic, _, epoch in engine.scans():
+            engine.scanned(Scanned(retry_topic, epoch, (), True), now_ms)
+
+    for number, retry_topic in enumerate(engine.delays_ms):
+        engine.assigned((retry_topic, 0), 100 + number, 0)
+    scan(0)
+    engine.polled(TP, records(*range(4)), 4, 0)
+    engine.finished(engine.take("threads", 1, 0), [stated("down", permanent=False)], 0)
+    for publication in engine.publications():
+        engine.published(publication, 0)
+    engine.tick(1_000)
+    assert engine.partitions[TP].probing
+    retry_topic = list(engine.delays_ms)[1]
+    engine.removed([(retry_topic, 0)])
+    engine.assigned((retry_topic, 0), 500, 0)
+    scan(1_100)
+    taken: list[int] = []
+    for now_ms in range(1_100, 4_000, 100):
+        engine.tick(now_ms)
+        if items := engine.take("threads", 1, now_ms):
+            taken += [item.offset for item in items]
+            engine.finished(items, None, now_ms)
+    assert taken == [1, 2, 3]
 
 
 def test_being_moved_about_is_not_dying() -> None:

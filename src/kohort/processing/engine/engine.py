@@ -376,6 +376,7 @@ class Engine(EngineCore):
                 self._drop(partition, (item,))
             elif partition.stopped or partition.circuit.state is not CircuitState.CLOSED:
                 partition.aside.appendleft(item)
+                partition.probing = False  # if it was the probe, it has no result
             else:
                 partition.dispatcher.put_back((item,))
 

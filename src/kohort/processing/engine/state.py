@@ -272,6 +272,7 @@ class EngineCore:
                 why = f"{len(self.holds)} records wait for a retry; others of their keys are held"
             if why and not partition.unknown:
                 partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
+                partition.probing = False  # the probe may be among them
             partition.unknown = why
             if not why:
                 self._refill(partition, now_ms)
