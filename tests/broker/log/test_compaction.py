@@ -9,6 +9,7 @@ import pytest
 
 from kohort.broker.log import cleaner
 from kohort.broker.log.cleaner import clean
+from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
 from kohort.errors import ErrorCode
 from kohort.records import BatchBuilder, Chunk, Compression
@@ -176,6 +177,28 @@ def test_a_power_cut_while_compacting_loses_nothing(block: int) -> None:
             harness = Harness(disk, FakeEnv(), **CONFIG)
             assert latest(records(log_of(harness))) == before
             assert log_of(harness).end.offset == end
+
+
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("block", range(4))
+def test_a_power_cut_after_compacting_loses_nothing_that_was_flushed(block: int) -> None:
+    """With `os`, too: what takes the place of flushed segments is flushed before."""
+    for seed in range(block * 15, block * 15 + 15):
+        rng = random.Random(seed)
+        disk = ShadowFiles(rng)
+        harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+        harness.create("c", cleanup_policy="compact", segment_bytes="500")
+        fill(harness, rng, 25, keys=4)
+        log = log_of(harness)
+        before = latest([row for row in records(log) if row[0] < log.active.base_offset])
+        harness.state.write_checkpoint()
+        for directory in ("c-0", ""):
+            disk.sync_dir(directory)
+        harness.env.advance(15_000)
+        assert COMPACTED_MARKER in disk.list("c-0")
+        disk = disk.after_crash()
+        harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+        assert before.keys() <= latest(records(log_of(harness))).keys()
 
 
 def commit(harness: Harness, group: str, offset: int) -> None:

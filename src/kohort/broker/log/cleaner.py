@@ -12,7 +12,8 @@ Rules:
   transaction does, and for `delete.retention.ms`: without it a scan would find the transaction
   open. So a rewritten segment needs no index of aborted transactions.
 - The new file is complete and synced before it is renamed to `.swap`; that rename is the moment it
-  counts, and from then on a crash finishes the swap (KAFKA-12520).
+  counts, and from then on a crash finishes the swap (KAFKA-12520). With durability `os`, too: it
+  takes the place of segments that are flushed, and the start believes sealed segments.
 - A full disk stops a pass before that rename, and nothing has changed.
 - The work is done in steps, so that the node can serve between them.
 """

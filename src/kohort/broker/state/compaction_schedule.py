@@ -9,6 +9,7 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
+from kohort.broker.base.config import Durability
 from kohort.broker.log.cleaner import DiskFullError, clean, worth_cleaning
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.state.partition import Partition
@@ -26,7 +27,7 @@ class CleanerServices(Protocol):
 
     files: Files
     env: Env
-    durable: bool
+    durability: Durability
 
     def opened(self) -> list[Partition]:
         """The partitions whose logs are open."""
@@ -58,7 +59,7 @@ class CompactionSchedule:
                     self._services.files,
                     opened,
                     self._services.env.wall_ms(),
-                    durable=self._services.durable,
+                    durable=self._services.durability is not Durability.MEMORY,
                 )
                 self._step(partition, steps)
                 return
