@@ -111,7 +111,7 @@ def _partitions(node: NodeServices, topic: CreatableTopic) -> tuple[int, list[li
             f"Replication factor: {factor}; this cluster has {nodes} "
             f"broker{'s' if nodes > 1 else ''}.",
         )
-    if factor in (-1, nodes):
+    if factor in (-1, nodes) or count > node.config.max_partitions:  # which is refused
         return count, []
     placed = node.leadership.replicas
     return count, [list(placed(topic.name, index, factor)) for index in range(count)]
