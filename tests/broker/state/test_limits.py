@@ -85,6 +85,11 @@ def test_partitions_beyond_the_limit_are_not_even_placed(monkeypatch: pytest.Mon
         request = CreateTopicsRequest(topics=[topic], validate_only=validate_only)
         answer = harness.ask(request, CreateTopicsResponse)
         assert answer.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+    many = [CreatableTopic(name=f"t{n}", num_partitions=8, replication_factor=2) for n in range(90)]
+    answer = harness.ask(CreateTopicsRequest(topics=many), CreateTopicsResponse)
+    codes = [topic.error_code for topic in answer.topics]
+    assert codes == [0] + [ErrorCode.POLICY_VIOLATION] * 89
+    assert [topic.replication_factor for topic in answer.topics[:1]] == [2]
 
 
 def test_where_groups_are_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
