@@ -24,6 +24,7 @@ from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from tests.broker.harness import WALL_MS, FakeEnv, Harness
 from tests.broker.shadow_files import Crash, ShadowFiles
 
+DAY_MS = 86_400_000
 CONFIG = {"durability": "fsync", "log_index_interval_bytes": 100}
 
 
@@ -199,6 +200,23 @@ def test_a_power_cut_after_compacting_loses_nothing_that_was_flushed(block: int)
         disk = disk.after_crash()
         harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
         assert before.keys() <= latest(records(log_of(harness))).keys()
+
+
+def test_what_compaction_emptied_still_expires() -> None:
+    """With `compact,delete`: a segment that lost its records does not keep those behind it."""
+    harness = Harness(durability="memory", log_index_interval_bytes=100)
+    config = {"cleanup_policy": "compact,delete", "segment_bytes": "1000"}
+    harness.create("c", retention_ms=str(DAY_MS), **config)
+    keys = [b"hot"] * 8 + [b"k%d" % n for n in range(8)] + [b"hot"] * 2
+    for key in keys:
+        builder = BatchBuilder()
+        builder.append(harness.env.wall_ms(), key, b"v" * 150)
+        assert harness.produce("c", builder.build()).error_code == 0
+    harness.env.advance(15_000)
+    log = log_of(harness)
+    assert len(records(log)) < len(keys)
+    harness.env.advance(20 * DAY_MS)
+    assert log.log_start_offset == log.end.offset
 
 
 def commit(harness: Harness, group: str, offset: int) -> None:

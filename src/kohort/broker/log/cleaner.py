@@ -342,7 +342,7 @@ def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:
     max_timestamp = header.max_timestamp
     if header.timestamp_type is TimestampType.CREATE_TIME:
         deltas = [_varlong(body, spans[i][2])[0] for i in kept]
-        max_timestamp = max((header.base_timestamp + d for d in deltas), default=-1)
+        max_timestamp = max((header.base_timestamp + d for d in deltas), default=max_timestamp)
     out = bytearray(HEADER_BYTES + len(packed))
     out[HEADER_BYTES:] = packed
     _REBUILT.pack_into(

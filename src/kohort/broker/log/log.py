@@ -298,7 +298,8 @@ class PartitionLog:
             self._rolling
             or size + header.size > self.config.segment_bytes
             or active.next_offset + header.last_offset_delta - active.base_offset > _MAX_DELTA
-            or (began is not None and now_ms - began >= self.config.segment_ms)
+            or now_ms - (active.began_ms(now_ms) if began is None else began)
+            >= self.config.segment_ms
         )
 
     def _guarded(self, act: object, *args: object, cut: int | None = None) -> None:
@@ -536,8 +537,7 @@ class PartitionLog:
         stable = self.stable.offset
         while len(self.segments) > 1 and self._bases[1] <= stable:
             first = self.segments[0]
-            old = 0 <= first.max_timestamp < now_ms - config.retention_ms
-            self._index_used(first)
+            old = 0 <= self._newest_of_first() < now_ms - config.retention_ms
             if not (config.retention_ms >= 0 and old) and excess < max(first.size, 1):
                 break
             excess -= first.size
@@ -545,6 +545,18 @@ class PartitionLog:
             self._drop_first()
             count += 1
         return count
+
+    def _newest_of_first(self) -> int:
+        """The time of the first segment's newest batch. One without any is as old as the next:
+        compaction may have emptied it, and those behind it must not stay because of that.
+        """
+        newest = -1
+        for segment in self.segments:
+            newest = segment.max_timestamp
+            self._index_used(segment)
+            if newest >= 0:
+                break
+        return newest
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Compaction has rewritten some sealed segments as one."""

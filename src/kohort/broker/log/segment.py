@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 from kohort.broker.log.files import Buffer, Files, LogFile
 from kohort.broker.log.recovery import find, headers, walk
 from kohort.broker.log.stored_index import INDEX_CRC_SUFFIX, StoredIndex, file_name
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
+from kohort.records.layout import HEADER_BYTES
 
 SNAPSHOT_SUFFIX = ".snapshot"
 
@@ -37,7 +39,7 @@ class Segment:
         self.file = file
         self.index = StoredIndex(files, directory, base_offset, file, interval)
         self.first_append_ms: int | None = None
-        """Wall time of the first append by this process, for rolling by time."""
+        """Wall time of the first append; None while it is not known, see `began_ms`."""
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, interval: int) -> Segment:
@@ -54,6 +56,21 @@ class Segment:
     def max_timestamp(self) -> int:
         """The largest timestamp in the segment, -1 while it is empty."""
         return self.index.max_timestamp
+
+    def began_ms(self, now_ms: int) -> int:
+        """When the first batch of a segment was appended, for rolling by time.
+
+        Of one that a process before this has begun the batch says so, as in Kafka: else it would
+        begin anew with every start. Where that cannot be, it is as if it had begun now.
+        """
+        if self.first_append_ms is None:
+            stamped = -1
+            with suppress(OSError, CorruptRecordError):  # its readers get the error
+                for header in headers(self.file.read, 0, self.size, HEADER_BYTES):
+                    stamped = header.max_timestamp
+                    break
+            self.first_append_ms = stamped if 0 <= stamped <= now_ms else now_ms
+        return self.first_append_ms
 
     def note(self, header: BatchHeader) -> None:
         """A batch is at `header.position`."""
