@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kohort.broker.log import cleaner
 from kohort.broker.log.cleaner import clean
+from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.os_files import OsFiles
 from kohort.errors import ErrorCode
 from kohort.records import BatchBuilder, Chunk, Compression
 from kohort.wire.messages.offset_commit_request import (
@@ -217,6 +221,58 @@ def test_what_compaction_emptied_still_expires() -> None:
     assert len(records(log)) < len(keys)
     harness.env.advance(20 * DAY_MS)
     assert log.log_start_offset == log.end.offset
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("by", ["request", "retention"])
+def test_what_is_deleted_meanwhile_ends_a_pass(tmp_path: Path, by: str, on_disk: bool) -> None:
+    """Segments that it has chosen are gone: it begins again, and the partition stays online."""
+    files = OsFiles(tmp_path) if on_disk else MemoryFiles()
+    harness = Harness(files, **{**CONFIG, "durability": "fsync" if on_disk else "memory"})
+    config = {"cleanup_policy": "compact,delete", "segment_bytes": "600", "retention_ms": "-1"}
+    harness.create("c", **config)
+    fill(harness, random.Random(1), 40, keys=400)
+    partition, log = harness.node.topics.partition("c", 0), log_of(harness)
+    assert partition is not None
+    harness.state._cleaning.look()  # a step of the pass: the rest comes when the node has served
+    if by == "request":
+        log.delete_before(log.segments[6].base_offset)
+    else:
+        log.config = replace(log.config, retention_bytes=1_000)
+        assert log.apply_retention(WALL_MS) > 3
+    kept = records(log)
+    harness.env.settle()
+    assert partition.offline is None
+    assert latest(records(log)) == latest(kept)
+    assert not [name for name in files.list("c-0") if name.endswith(".cleaned")]
+    fill(harness, random.Random(2), 40, keys=4)
+    before = records(log)
+    harness.env.advance(15_000)
+    assert len(records(log)) < len(before)
+    assert latest(records(log)) == latest(before)
+
+
+@pytest.mark.parametrize("by", ["deletion", "a reader"])
+def test_a_pass_that_ends_early_leaves_nothing_behind(by: str) -> None:
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="15000")
+    fill(harness, random.Random(1), 400, keys=400)
+    log = log_of(harness)
+    steps = clean(harness.files, log, WALL_MS, durable=True)
+
+    def unfinished() -> list[str]:
+        return [name for name in harness.files.list("c-0") if name.endswith(".cleaned")]
+
+    while not unfinished():
+        next(steps)
+    before = log.segments[1:]
+    if by == "deletion":
+        log.delete_before(log.segments[1].base_offset)
+    else:
+        log.pins = 1
+    assert next(steps, None) is None
+    assert log.segments[-len(before) :] == before
+    assert not unfinished()
 
 
 def commit(harness: Harness, group: str, offset: int) -> None:

@@ -15,7 +15,8 @@ Rules:
   counts, and from then on a crash finishes the swap (KAFKA-12520). With durability `os`, too: it
   takes the place of segments that are flushed, and the start believes sealed segments.
 - A full disk stops a pass before that rename, and nothing has changed.
-- The work is done in steps, so that the node can serve between them.
+- The work is done in steps, so that the node can serve between them. A pass ends where segments are
+  deleted between two steps, and the next one begins again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from kohort.broker.log.files import DISK_FULL, Buffer, Files, LogFile, replace_file
-from kohort.broker.log.loading import COMPACTED_MARKER, complete_swap, swap_name
+from kohort.broker.log.loading import CLEANED_SUFFIX, COMPACTED_MARKER, complete_swap, swap_name
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import Segment
 from kohort.broker.log.txn_index import AbortedTransaction, marker_of
@@ -72,8 +73,29 @@ def clean(
 ) -> Generator[int, None, None]:
     """Compact a log, step by step. Each step yields the offset that is clean so far.
 
-    Raises DiskFullError, OSError, CorruptRecordError.
+    Ends early where segments are deleted meanwhile, or a reader needs them as they are. Raises
+    DiskFullError, OSError, CorruptRecordError.
     """
+    drops = log.drops
+    steps = _pass(files, log, now_ms, durable=durable)
+    for done in steps:
+        yield done
+        if log.drops != drops or log.pins:
+            steps.close()
+            _remove_unfinished(files, log.directory)
+            return
+
+
+def _remove_unfinished(files: Files, directory: str) -> None:
+    for name in files.list(directory):
+        if name.endswith(CLEANED_SUFFIX):
+            with suppress(OSError):  # then it goes at the next start
+                files.remove(f"{directory}/{name}")
+
+
+def _pass(
+    files: Files, log: PartitionLog, now_ms: int, *, durable: bool
+) -> Generator[int, None, None]:
     sealed = _sealed(log)
     limit_ms = now_ms - log.config.delete_retention_ms
     end = sealed[-1].next_offset if sealed else 0
@@ -88,7 +110,7 @@ def clean(
         with _needs_room(files, marker):
             replace_file(files, marker, b"", durable=durable)
     for group in _groups(kept.segments, log.config.segment_bytes):
-        path = f"{log.directory}/{group[0].base_offset:020d}.log.cleaned"
+        path = f"{log.directory}/{group[0].base_offset:020d}.log{CLEANED_SUFFIX}"
         with _needs_room(files, path):
             rewriting = _Rewriting(files, log, group, path, kept.last_offsets, ended, limit_ms)
             try:

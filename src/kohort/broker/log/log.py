@@ -138,6 +138,8 @@ class PartitionLog:
         """Bounds the indexes of sealed segments; None: they all stay in memory."""
         self.pins = 0
         """How many read it in pieces just now; its sealed segments must stay."""
+        self.drops = 0
+        """How many segments were deleted at its start."""
         self.snapshot_at = -1
         """The end of the log of the last snapshot of its producers; -1: none is known."""
 
@@ -516,6 +518,7 @@ class PartitionLog:
         segment = self.segments[0]
         self._guarded(segment.remove)  # else it stays, to go first the next time: no gap is left
         del self.segments[0], self._bases[0]
+        self.drops += 1
         self._guarded(segment.index.remove)
 
     def apply_retention(self, now_ms: int) -> int:

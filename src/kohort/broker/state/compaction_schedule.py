@@ -54,7 +54,6 @@ class CompactionSchedule:
             if opened is None or not opened.config.compact or opened.offline or opened.pins:
                 continue
             if self._worth(partition, opened):
-                self._running = True
                 steps = clean(
                     self._services.files,
                     opened,
@@ -72,27 +71,25 @@ class CompactionSchedule:
             return False
 
     def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
+        self._running = False  # until there is another step, whatever becomes of this one
         opened = partition.log
-        if opened is None or opened.closed or opened.pins:
-            self._running = False
+        if opened is None or opened.closed:
             steps.close()
             return
         try:
             done = next(steps, None)
         except DiskFullError as error:
-            self._running = False
             self._postpone(partition, error)
             return
         except (OSError, BrokerError, CorruptRecordError) as error:
-            self._running = False
             partition.fail(f"compaction failed: {error}")
             return
         if done is None:
-            self._running = False
             self._postponed.discard(_id(partition))
             return
         if done:
             self._cleaned_to[_id(partition)] = done
+        self._running = True
         self._services.env.call_soon(self._step, partition, steps)
 
     def _postpone(self, partition: Partition, error: DiskFullError) -> None:
