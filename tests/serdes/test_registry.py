@@ -180,7 +180,9 @@ def test_a_protobuf_message_may_move_within_its_file(fake, client, source):
             fake.serialized[f"source {number}"] = schema["schema"]
             schema["schema"] = f"source {number}"
     assert (read(old, data[new]).n, read(new, data[old]).n) == (7, 7)
-    with pytest.raises(DeserializationError, match=r"message \[0\] of its file, and Order is \[1\]"):
+    with pytest.raises(
+        DeserializationError, match=r"message \[0\] of its file, and Order is \[1\]"
+    ):
         read(old, other)
 
 
