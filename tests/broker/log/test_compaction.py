@@ -6,6 +6,7 @@ import contextlib
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.os_files import OsFiles
+from kohort.broker.state import compaction_schedule
 from kohort.errors import ErrorCode
 from kohort.records import BatchBuilder, Chunk, Compression
 from kohort.wire.messages.offset_commit_request import (
@@ -161,6 +163,44 @@ def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     compacted(harness)
     assert latest(records(log)) == latest(before)
     assert len(records(log)) < len(before)
+
+
+@pytest.mark.parametrize("segment_bytes", ["300", "2000"])
+def test_more_keys_than_one_pass_knows_are_compacted(
+    monkeypatch: pytest.MonkeyPatch, segment_bytes: str
+) -> None:
+    """A pass begins where the one before has ended; what it finds goes from the whole log."""
+    monkeypatch.setattr(cleaner, "KEY_BYTES_MAX", 40 * 130)
+    passes: list[int] = []
+    made = compaction_schedule.clean
+
+    def counted(*args: Any, **options: Any) -> Any:
+        passes.append(1)
+        return made(*args, **options)
+
+    monkeypatch.setattr(compaction_schedule, "clean", counted)
+    harness = Harness(**{**CONFIG, "durability": "memory"})
+    harness.create("c", cleanup_policy="compact", segment_bytes=segment_bytes)
+    log, sizes, written = None, list[int](), dict[bytes, bytes | None]()
+    for turn in range(30):
+        for first in range(0, 100, 5):
+            builder = BatchBuilder()
+            for n in range(first, first + 5):
+                key, value = b"k%d" % n, None if (turn + n) % 7 == 0 else b"%d" % turn
+                builder.append(WALL_MS, key, value)
+                written[key] = value
+            assert harness.produce("c", builder.build()).error_code == 0
+        harness.env.advance(15_000)
+        log = log_of(harness)
+        assert latest(records(log)) == written
+        sizes.append(log.size)
+    assert max(sizes) < 8_000
+    assert log is not None
+    del passes[:]
+    harness.env.advance(20 * 15_000)
+    assert not passes
+    again = harness.restarted(clean=False)
+    assert latest(records(log_of(again))) == written
 
 
 @pytest.mark.rows(1)

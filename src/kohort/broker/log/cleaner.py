@@ -1,8 +1,9 @@
 """Compaction: of the records with one key, the last one stays.
 
 Rules:
-- Only sealed segments below the last stable offset are rewritten, from the log's start on, as
-  far as a bounded map of keys reaches. Records keep their offsets, batches their base offset.
+- A pass learns the keys behind the end of the one before, as far as a bounded map reaches, and then
+  rewrites from the log's start on up to there: only sealed segments below the last stable offset.
+  Records keep their offsets, batches their base offset.
 - The last batch of what is rewritten stays, if only as an empty header, so that a segment reaches
   up to the next one and recovery can tell a gap from a loss. So does the last batch of each
   producer that is still known: its sequence continues from there (as in Kafka).
@@ -54,7 +55,7 @@ class DiskFullError(Exception):
 
 
 class Kept(NamedTuple):
-    """What a pass has found: the last offset of each key, and up to where it looked."""
+    """What a pass has found: the last offset of each key, and the segments that it has seen."""
 
     last_offsets: dict[bytes, int]
     segments: list[Segment]
@@ -64,20 +65,22 @@ def worth_cleaning(log: PartitionLog, cleaned_to: int) -> bool:
     """Whether enough has been sealed since the last pass, which ended at `cleaned_to`."""
     sealed = _sealed(log)
     total = sum(s.size for s in sealed)
-    dirty = sum(s.size for s in sealed if s.next_offset > cleaned_to)
+    dirty = sum(s.size for s in _dirty(sealed, cleaned_to))
     return dirty > 0 and dirty >= total * DIRTY_RATIO
 
 
 def clean(
-    files: Files, log: PartitionLog, now_ms: int, *, durable: bool
+    files: Files, log: PartitionLog, now_ms: int, *, durable: bool, cleaned_to: int = 0
 ) -> Generator[int, None, None]:
-    """Compact a log, step by step. Each step yields the offset that is clean so far.
+    """Compact a log, step by step. Each step yields the offset that is clean so far, at least.
+
+    Below `cleaned_to`, where the last pass ended, no key is there twice.
 
     Ends early where segments are deleted meanwhile, or a reader needs them as they are. Raises
     DiskFullError, OSError, CorruptRecordError.
     """
     drops = log.drops
-    steps = _pass(files, log, now_ms, durable=durable)
+    steps = _pass(files, log, now_ms, durable=durable, cleaned_to=cleaned_to)
     for done in steps:
         yield done
         if log.drops != drops or log.pins:
@@ -94,14 +97,15 @@ def _remove_unfinished(files: Files, directory: str) -> None:
 
 
 def _pass(
-    files: Files, log: PartitionLog, now_ms: int, *, durable: bool
+    files: Files, log: PartitionLog, now_ms: int, *, durable: bool, cleaned_to: int
 ) -> Generator[int, None, None]:
     sealed = _sealed(log)
     limit_ms = now_ms - log.config.delete_retention_ms
     end = sealed[-1].next_offset if sealed else 0
     ended = _Ended(log, end, limit_ms)
     kept = Kept({}, [])
-    for _ in _map_keys(sealed, kept, ended):
+    dirty = _dirty(sealed, cleaned_to)
+    for _ in _map_keys(dirty, kept, ended):
         yield 0
     if not kept.segments:
         return
@@ -109,7 +113,8 @@ def _pass(
         marker = f"{log.directory}/{COMPACTED_MARKER}"
         with _needs_room(files, marker):
             replace_file(files, marker, b"", durable=durable)
-    for group in _groups(kept.segments, log.config.segment_bytes):
+    tidy = sealed[: len(sealed) - len(dirty)]
+    for group in _groups(tidy + kept.segments, log.config.segment_bytes):
         path = f"{log.directory}/{group[0].base_offset:020d}.log{CLEANED_SUFFIX}"
         with _needs_room(files, path):
             rewriting = _Rewriting(files, log, group, path, kept.last_offsets, ended, limit_ms)
@@ -140,6 +145,11 @@ def _sealed(log: PartitionLog) -> list[Segment]:
     """What may be rewritten."""
     stable = log.stable.offset
     return [s for s in log.segments[:-1] if s.next_offset <= stable]
+
+
+def _dirty(sealed: list[Segment], cleaned_to: int) -> list[Segment]:
+    """Those that no pass has seen, the last ones."""
+    return [s for s in sealed if s.next_offset > cleaned_to]
 
 
 class _Ended:
@@ -184,9 +194,9 @@ class _Ended:
         return had_batches or header.max_timestamp >= self._markers_before_ms
 
 
-def _map_keys(sealed: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None]:
+def _map_keys(dirty: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None]:
     used = 0
-    for segment in sealed:
+    for segment in dirty:
         for count, (header, batch) in enumerate(segment.batches(), 1):
             if not header.is_control and not ended.is_aborted(header):
                 for offset, key, _ in _records(header, batch) or ():
@@ -194,11 +204,12 @@ def _map_keys(sealed: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None
                         if key not in kept.last_offsets:
                             used += len(key) + _KEY_OVERHEAD_BYTES
                         kept.last_offsets[key] = offset
+            # A segment that was only half seen is no harm: its keys are newer than those before it,
+            # and it is not rewritten. One is seen whole, that there be progress.
+            if used > KEY_BYTES_MAX and kept.segments:
+                return
             if count % _STEP_BATCHES == 0:
                 yield
-        # A segment that was only half seen is no harm: its keys are newer than those before it.
-        if used > KEY_BYTES_MAX and kept.segments:
-            return
         kept.segments.append(segment)
 
 
@@ -322,10 +333,10 @@ def filtered(
         for i, (offset, key, tombstone) in enumerate(records)
         if stays(offset, key, tombstone, header.max_timestamp)
     ]
-    if len(kept) == len(records):
-        return batch
     if not kept and not keep_empty:
         return None
+    if len(kept) == len(records):
+        return batch
     return _rebuilt(header, batch, kept)
 
 

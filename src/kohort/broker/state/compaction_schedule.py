@@ -51,14 +51,15 @@ class CompactionSchedule:
             return
         for partition in self._services.opened():
             opened = partition.log
-            if opened is None or not opened.config.compact or opened.offline or opened.pins:
+            if opened is None or opened.closed or opened.offline or opened.pins:
                 continue
-            if self._worth(partition, opened):
+            if opened.config.compact and self._worth(partition, opened):
                 steps = clean(
                     self._services.files,
                     opened,
                     self._services.env.wall_ms(),
                     durable=self._services.durability is not Durability.MEMORY,
+                    cleaned_to=self._cleaned_to.get(_id(partition), 0),
                 )
                 self._step(partition, steps)
                 return
@@ -86,8 +87,10 @@ class CompactionSchedule:
             return
         if done is None:
             self._postponed.discard(_id(partition))
+            # As in Kafka: a pass may have found more keys than it can know, and others wait.
+            self._services.env.call_soon(self.look)
             return
-        if done:
+        if done > self._cleaned_to.get(_id(partition), 0):
             self._cleaned_to[_id(partition)] = done
         self._running = True
         self._services.env.call_soon(self._step, partition, steps)
