@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from kohort.broker.log import cleaner
+from kohort.broker.log import cleaner, compacted_batch
 from kohort.broker.log.cleaner import clean
+from kohort.broker.log.compacted_batch import Deletion
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.os_files import OsFiles
 from kohort.broker.state import compaction_schedule
 from kohort.errors import ErrorCode
-from kohort.records import BatchBuilder, Chunk, Compression
+from kohort.records import BatchBuilder, Chunk, Compression, crc32c, pure
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -27,7 +28,7 @@ from kohort.wire.messages.offset_commit_request import (
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
-from tests.broker.harness import WALL_MS, FakeEnv, Harness
+from tests.broker.harness import WALL_MS, FakeEnv, Harness, batch_of
 from tests.broker.shadow_files import Crash, ShadowFiles
 
 DAY_MS = 86_400_000
@@ -111,22 +112,96 @@ def test_a_fetch_into_a_gap_finds_what_comes_next() -> None:
 
 
 def test_tombstones_go_after_their_retention() -> None:
+    """Not before it has passed since the first pass that met them (KIP-534): who has read the value
+    and continues after that pass must learn of the deletion, however old the tombstone is.
+    """
     harness = Harness(**CONFIG)
     harness.create("c", cleanup_policy="compact", segment_bytes="300", delete_retention_ms="1000")
-    builder = BatchBuilder()
-    builder.append(WALL_MS, b"gone", b"value")
-    harness.produce("c", builder.build())
-    builder.clear()
-    builder.append(WALL_MS, b"gone", None)
-    harness.produce("c", builder.build())
+    for value in (b"value", None):
+        builder = BatchBuilder()
+        builder.append(WALL_MS - 10 * DAY_MS, b"gone", value)
+        harness.produce("c", builder.build())
     fill(harness, random.Random(1), 10, keys=2)
     log = log_of(harness)
-    for _ in clean(harness.files, log, WALL_MS + 1_000, durable=True):
-        pass
-    assert latest(records(log))[b"gone"] is None
-    for _ in clean(harness.files, log, WALL_MS + 1_001, durable=True):
-        pass
-    assert b"gone" not in latest(records(log))
+    for after_ms, is_there in ((0, True), (999, True), (1_000, False)):
+        for _ in clean(harness.files, log, WALL_MS + after_ms, durable=True):
+            pass
+        rows = [row for row in records(log) if row[1] == b"gone"]
+        assert [value for _, _, value in rows] == [None] * is_there
+
+
+TIMES = [WALL_MS - 5, WALL_MS - 40 * DAY_MS, -1, WALL_MS + 600_000]
+
+
+def read_every_way(batch: bytes) -> list[list[int]]:
+    """The timestamps of a batch as each reader takes them."""
+    found: list[list[int]] = []
+    for chunks in (pure.Chunk, Chunk):
+        found.append([r.timestamp for r in chunks("c", 0, batch, 0).next_records(100)])
+        columns = chunks("c", 0, batch, 0).next_columns(columns={"timestamp"})
+        assert columns is not None
+        assert columns.timestamp is not None
+        found.append(list(memoryview(columns.timestamp).cast("B").cast("q")))
+    return found
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("codec", list(Compression))
+def test_records_keep_their_times_beside_a_tombstone(
+    codec: Compression, timestamp_type: str
+) -> None:
+    """Its batch is stored with the time of its deletion (KIP-534): every reader must see through
+    that."""
+    harness = Harness(**CONFIG)
+    config = {"segment_bytes": "300", "message_timestamp_type": timestamp_type}
+    harness.create("c", cleanup_policy="compact", delete_retention_ms="1000", **config)
+    builder = BatchBuilder(codec)
+    for n, timestamp in enumerate(TIMES):
+        builder.append(timestamp, b"t%d" % n, None if n == 1 else b"v" * 50, [("h", b"x")])
+    assert harness.produce("c", builder.build()).error_code == 0
+    fill(harness, random.Random(1), 10, keys=2)
+    log = log_of(harness)
+    times = read_every_way(bytes(next(log.batches())[1]))
+    for after_ms, count in ((0, 4), (999, 4), (1_000, 3)):
+        for _ in clean(harness.files, log, WALL_MS + after_ms, durable=True):
+            pass
+        header, batch = next(log.batches())
+        assert (header.record_count, header.delete_horizon_ms) == (count, WALL_MS + 1_000)
+        kept = [[t for n, t in enumerate(row) if n != 1 or count == 4] for row in times]
+        assert read_every_way(bytes(batch)) == kept
+        assert header.max_timestamp == max(kept[0])
+        found = log.offset_for_time(kept[0][-1], log.high)
+        assert found is not None
+        assert found.timestamp == kept[0][-1]
+        again = harness.restarted(clean=False)
+        assert records(log_of(again)) == records(log)
+
+
+def test_times_that_only_add_up_within_64_bits() -> None:
+    """Base and delta of a batch may be anything that comes to a time which the topic accepts."""
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="300")
+    builder = BatchBuilder()
+    for timestamp, key, value in ((0, b"goes", b"v"), (WALL_MS, b"a", b"v"), (WALL_MS, b"b", None)):
+        builder.append(timestamp, key, value)
+    batch = bytearray(builder.build())
+    base = -(1 << 63)
+    records_at = memoryview(batch)[61:]
+    spans = compacted_batch._spans(records_at)
+    shifted = [compacted_batch._shifted(records_at, span, base) for span in spans]
+    made = bytearray(batch[:61]) + b"".join(bytes(record) for record in shifted)
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[27:35] = base.to_bytes(8, "big", signed=True)
+    made[17:21] = crc32c(memoryview(made)[21:]).to_bytes(4, "big")
+    assert harness.produce("c", bytes(made)).error_code == 0
+    fill(harness, random.Random(1), 10, keys=2)
+    harness.produce("c", batch_of([b"v"], keys=[b"goes"]))
+    harness.produce("c", batch_of([b"v" * 200] * 2, keys=[b"other", b"other"]))
+    compacted(harness)
+    header, stored = next(log_of(harness).batches())
+    assert (header.record_count, header.max_timestamp) == (2, WALL_MS)
+    for row in read_every_way(bytes(stored)):
+        assert row == [WALL_MS, WALL_MS]
 
 
 def test_a_batch_is_as_late_as_what_is_left_of_it() -> None:
@@ -157,7 +232,8 @@ def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = records(log)
     monkeypatch.setattr(cleaner, "KEY_BYTES_MAX", 1_500)
     kept = cleaner.Kept({}, [])
-    for _ in cleaner._map_keys(log.segments[:-1], kept, cleaner._Ended(log, log.end.offset, 0)):
+    ended = cleaner._Ended(log, log.end.offset, Deletion(0, 0))
+    for _ in cleaner._map_keys(log.segments[:-1], kept, ended):
         pass
     assert 0 < len(kept.segments) < len(log.segments) - 1
     compacted(harness)

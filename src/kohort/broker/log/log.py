@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import DISK_FULL, Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
-from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, began_ms
 from kohort.broker.log.stored_index import file_name
 from kohort.broker.log.times import first_at_time, times_of
 from kohort.broker.log.topic_config import TopicConfig
@@ -300,7 +300,7 @@ class PartitionLog:
             self._rolling
             or size + header.size > self.config.segment_bytes
             or active.next_offset + header.last_offset_delta - active.base_offset > _MAX_DELTA
-            or now_ms - (active.began_ms(now_ms) if began is None else began)
+            or now_ms - (began_ms(active, now_ms) if began is None else began)
             >= self.config.segment_ms
         )
 

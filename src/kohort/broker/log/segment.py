@@ -57,21 +57,6 @@ class Segment:
         """The largest timestamp in the segment, -1 while it is empty."""
         return self.index.max_timestamp
 
-    def began_ms(self, now_ms: int) -> int:
-        """When the first batch of a segment was appended, for rolling by time.
-
-        Of one that a process before this has begun the batch says so, as in Kafka: else it would
-        begin anew with every start. Where that cannot be, it is as if it had begun now.
-        """
-        if self.first_append_ms is None:
-            stamped = -1
-            with suppress(OSError, CorruptRecordError):  # its readers get the error
-                for header in headers(self.file.read, 0, self.size, HEADER_BYTES):
-                    stamped = header.max_timestamp
-                    break
-            self.first_append_ms = stamped if 0 <= stamped <= now_ms else now_ms
-        return self.first_append_ms
-
     def note(self, header: BatchHeader) -> None:
         """A batch is at `header.position`."""
         stored = self.index
@@ -173,6 +158,22 @@ class Segment:
     def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch with its bytes; the header's position is that within the file."""
         return walk(self.file.read, 0, self.size)
+
+
+def began_ms(segment: Segment, now_ms: int) -> int:
+    """When the first batch of a segment was appended, for rolling by time.
+
+    Of one that a process before this has begun, the batch says so, as in Kafka: else its age would
+    be 0 after every start. Where that cannot be, it is as if it had begun now.
+    """
+    if segment.first_append_ms is None:
+        stamped = -1
+        with suppress(OSError, CorruptRecordError):  # its readers get the error
+            for header in headers(segment.file.read, 0, segment.size, HEADER_BYTES):
+                stamped = header.max_timestamp
+                break
+        segment.first_append_ms = stamped if 0 <= stamped <= now_ms else now_ms
+    return segment.first_append_ms
 
 
 class IndexMemory:

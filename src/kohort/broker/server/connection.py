@@ -287,7 +287,7 @@ class ClientConnection:
                 connection.send(response)
             elif isinstance(done, Call) and done.silent:
                 if _is_refusal(response):
-                    # As in Kafka: nothing else tells the client to ask for the leader anew.
+                    # As in Kafka: nothing else makes the client ask for the leader again.
                     log.info("%s sent a batch with acks=0 that is refused", connection.peer)
                     connection.close()
                     return

@@ -72,7 +72,7 @@ class CompactionSchedule:
             return False
 
     def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
-        self._running = False  # until there is another step, whatever becomes of this one
+        self._running = False  # until there is another step; this one may fail
         opened = partition.log
         if opened is None or opened.closed:
             steps.close()
