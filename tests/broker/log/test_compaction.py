@@ -368,6 +368,24 @@ def test_what_is_deleted_meanwhile_ends_a_pass(tmp_path: Path, by: str, on_disk:
     assert latest(records(log)) == latest(before)
 
 
+def test_a_defect_in_one_pass_does_not_end_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    fill(harness, random.Random(1), 40, keys=4)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a defect")
+
+    harness.state._cleaning.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(cleaner, "filtered", broken)
+        with pytest.raises(ValueError, match="a defect"):
+            harness.env.settle()
+    before = records(log_of(harness))
+    harness.env.advance(15_000)
+    assert len(records(log_of(harness))) < len(before)
+
+
 @pytest.mark.parametrize("by", ["deletion", "a reader"])
 def test_a_pass_that_ends_early_leaves_nothing_behind(by: str) -> None:
     harness = Harness(**CONFIG)
