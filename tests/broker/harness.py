@@ -166,7 +166,7 @@ class Harness:
         answer = Answer()
 
         def answered(call: Call) -> None:
-            if call.response is None:
+            if call.silent or call.response is None:
                 answer.silent = True
             else:
                 parts = encode_response(call.response, version, 7)
@@ -177,6 +177,7 @@ class Harness:
         answer.call = Call(
             version, 7, "tester", "/127.0.0.1", api.may_park, answered, principal=principal
         )
+        answer.call.silent = getattr(request, "acks", -1) == 0
         self.at(self.config.node_id if node is None else node).handle(decoded.message, answer.call)
         self.env.settle()
         return answer

@@ -35,6 +35,7 @@ ATTRIBUTE_CODEC = 0x07
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
+ATTRIBUTE_DELETE_HORIZON = 0x40
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _LENGTH = Struct(">qiib")
@@ -126,6 +127,15 @@ class BatchHeader:
     def is_control(self) -> bool:
         """True for a batch of markers, which is not for users."""
         return bool(self.attributes & ATTRIBUTE_CONTROL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on compaction may remove its tombstones (KIP-534); None: not decided yet.
+
+        The base timestamp is that then; added to a record's delta it is the record's own all the
+        same.
+        """
+        return self.base_timestamp if self.attributes & ATTRIBUTE_DELETE_HORIZON else None
 
     @property
     def last_sequence(self) -> int:

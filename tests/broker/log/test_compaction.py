@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kohort.broker.log import cleaner
+from kohort.broker.log import cleaner, compacted_batch
 from kohort.broker.log.cleaner import clean
+from kohort.broker.log.compacted_batch import Deletion
+from kohort.broker.log.files import MemoryFiles
+from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.os_files import OsFiles
+from kohort.broker.state import compaction_schedule
 from kohort.errors import ErrorCode
-from kohort.records import BatchBuilder, Chunk, Compression
+from kohort.records import BatchBuilder, Chunk, Compression, crc32c, pure
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -20,9 +28,10 @@ from kohort.wire.messages.offset_commit_request import (
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
-from tests.broker.harness import WALL_MS, FakeEnv, Harness
+from tests.broker.harness import WALL_MS, FakeEnv, Harness, batch_of
 from tests.broker.shadow_files import Crash, ShadowFiles
 
+DAY_MS = 86_400_000
 CONFIG = {"durability": "fsync", "log_index_interval_bytes": 100}
 
 
@@ -103,22 +112,96 @@ def test_a_fetch_into_a_gap_finds_what_comes_next() -> None:
 
 
 def test_tombstones_go_after_their_retention() -> None:
+    """Not before it has passed since the first pass that met them (KIP-534): who has read the value
+    and continues after that pass must learn of the deletion, however old the tombstone is.
+    """
     harness = Harness(**CONFIG)
     harness.create("c", cleanup_policy="compact", segment_bytes="300", delete_retention_ms="1000")
-    builder = BatchBuilder()
-    builder.append(WALL_MS, b"gone", b"value")
-    harness.produce("c", builder.build())
-    builder.clear()
-    builder.append(WALL_MS, b"gone", None)
-    harness.produce("c", builder.build())
+    for value in (b"value", None):
+        builder = BatchBuilder()
+        builder.append(WALL_MS - 10 * DAY_MS, b"gone", value)
+        harness.produce("c", builder.build())
     fill(harness, random.Random(1), 10, keys=2)
     log = log_of(harness)
-    for _ in clean(harness.files, log, WALL_MS + 1_000, durable=True):
-        pass
-    assert latest(records(log))[b"gone"] is None
-    for _ in clean(harness.files, log, WALL_MS + 1_001, durable=True):
-        pass
-    assert b"gone" not in latest(records(log))
+    for after_ms, is_there in ((0, True), (999, True), (1_000, False)):
+        for _ in clean(harness.files, log, WALL_MS + after_ms, durable=True):
+            pass
+        rows = [row for row in records(log) if row[1] == b"gone"]
+        assert [value for _, _, value in rows] == [None] * is_there
+
+
+TIMES = [WALL_MS - 5, WALL_MS - 40 * DAY_MS, -1, WALL_MS + 600_000]
+
+
+def read_every_way(batch: bytes) -> list[list[int]]:
+    """The timestamps of a batch as each reader takes them."""
+    found: list[list[int]] = []
+    for chunks in (pure.Chunk, Chunk):
+        found.append([r.timestamp for r in chunks("c", 0, batch, 0).next_records(100)])
+        columns = chunks("c", 0, batch, 0).next_columns(columns={"timestamp"})
+        assert columns is not None
+        assert columns.timestamp is not None
+        found.append(list(memoryview(columns.timestamp).cast("B").cast("q")))
+    return found
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("codec", list(Compression))
+def test_records_keep_their_times_beside_a_tombstone(
+    codec: Compression, timestamp_type: str
+) -> None:
+    """Its batch is stored with the time of its deletion (KIP-534): every reader must see through
+    that."""
+    harness = Harness(**CONFIG)
+    config = {"segment_bytes": "300", "message_timestamp_type": timestamp_type}
+    harness.create("c", cleanup_policy="compact", delete_retention_ms="1000", **config)
+    builder = BatchBuilder(codec)
+    for n, timestamp in enumerate(TIMES):
+        builder.append(timestamp, b"t%d" % n, None if n == 1 else b"v" * 50, [("h", b"x")])
+    assert harness.produce("c", builder.build()).error_code == 0
+    fill(harness, random.Random(1), 10, keys=2)
+    log = log_of(harness)
+    times = read_every_way(bytes(next(log.batches())[1]))
+    for after_ms, count in ((0, 4), (999, 4), (1_000, 3)):
+        for _ in clean(harness.files, log, WALL_MS + after_ms, durable=True):
+            pass
+        header, batch = next(log.batches())
+        assert (header.record_count, header.delete_horizon_ms) == (count, WALL_MS + 1_000)
+        kept = [[t for n, t in enumerate(row) if n != 1 or count == 4] for row in times]
+        assert read_every_way(bytes(batch)) == kept
+        assert header.max_timestamp == max(kept[0])
+        found = log.offset_for_time(kept[0][-1], log.high)
+        assert found is not None
+        assert found.timestamp == kept[0][-1]
+        again = harness.restarted(clean=False)
+        assert records(log_of(again)) == records(log)
+
+
+def test_times_that_only_add_up_within_64_bits() -> None:
+    """Base and delta of a batch may be anything that comes to a time which the topic accepts."""
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="300")
+    builder = BatchBuilder()
+    for timestamp, key, value in ((0, b"goes", b"v"), (WALL_MS, b"a", b"v"), (WALL_MS, b"b", None)):
+        builder.append(timestamp, key, value)
+    batch = bytearray(builder.build())
+    base = -(1 << 63)
+    records_at = memoryview(batch)[61:]
+    spans = compacted_batch._spans(records_at)
+    shifted = [compacted_batch._shifted(records_at, span, base) for span in spans]
+    made = bytearray(batch[:61]) + b"".join(bytes(record) for record in shifted)
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[27:35] = base.to_bytes(8, "big", signed=True)
+    made[17:21] = crc32c(memoryview(made)[21:]).to_bytes(4, "big")
+    assert harness.produce("c", bytes(made)).error_code == 0
+    fill(harness, random.Random(1), 10, keys=2)
+    harness.produce("c", batch_of([b"v"], keys=[b"goes"]))
+    harness.produce("c", batch_of([b"v" * 200] * 2, keys=[b"other", b"other"]))
+    compacted(harness)
+    header, stored = next(log_of(harness).batches())
+    assert (header.record_count, header.max_timestamp) == (2, WALL_MS)
+    for row in read_every_way(bytes(stored)):
+        assert row == [WALL_MS, WALL_MS]
 
 
 def test_a_batch_is_as_late_as_what_is_left_of_it() -> None:
@@ -149,12 +232,51 @@ def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = records(log)
     monkeypatch.setattr(cleaner, "KEY_BYTES_MAX", 1_500)
     kept = cleaner.Kept({}, [])
-    for _ in cleaner._map_keys(log.segments[:-1], kept, cleaner._Ended(log, log.end.offset, 0)):
+    ended = cleaner._Ended(log, log.end.offset, Deletion(0, 0))
+    for _ in cleaner._map_keys(log.segments[:-1], kept, ended):
         pass
     assert 0 < len(kept.segments) < len(log.segments) - 1
     compacted(harness)
     assert latest(records(log)) == latest(before)
     assert len(records(log)) < len(before)
+
+
+@pytest.mark.parametrize("segment_bytes", ["300", "2000"])
+def test_more_keys_than_one_pass_knows_are_compacted(
+    monkeypatch: pytest.MonkeyPatch, segment_bytes: str
+) -> None:
+    """A pass begins where the one before has ended; what it finds goes from the whole log."""
+    monkeypatch.setattr(cleaner, "KEY_BYTES_MAX", 40 * 130)
+    passes: list[int] = []
+    made = compaction_schedule.clean
+
+    def counted(*args: Any, **options: Any) -> Any:
+        passes.append(1)
+        return made(*args, **options)
+
+    monkeypatch.setattr(compaction_schedule, "clean", counted)
+    harness = Harness(**{**CONFIG, "durability": "memory"})
+    harness.create("c", cleanup_policy="compact", segment_bytes=segment_bytes)
+    log, sizes, written = None, list[int](), dict[bytes, bytes | None]()
+    for turn in range(30):
+        for first in range(0, 100, 5):
+            builder = BatchBuilder()
+            for n in range(first, first + 5):
+                key, value = b"k%d" % n, None if (turn + n) % 7 == 0 else b"%d" % turn
+                builder.append(WALL_MS, key, value)
+                written[key] = value
+            assert harness.produce("c", builder.build()).error_code == 0
+        harness.env.advance(15_000)
+        log = log_of(harness)
+        assert latest(records(log)) == written
+        sizes.append(log.size)
+    assert max(sizes) < 8_000
+    assert log is not None
+    del passes[:]
+    harness.env.advance(20 * 15_000)
+    assert not passes
+    again = harness.restarted(clean=False)
+    assert latest(records(log_of(again))) == written
 
 
 @pytest.mark.rows(1)
@@ -176,6 +298,115 @@ def test_a_power_cut_while_compacting_loses_nothing(block: int) -> None:
             harness = Harness(disk, FakeEnv(), **CONFIG)
             assert latest(records(log_of(harness))) == before
             assert log_of(harness).end.offset == end
+
+
+@pytest.mark.rows(1)
+@pytest.mark.parametrize("block", range(4))
+def test_a_power_cut_after_compacting_loses_nothing_that_was_flushed(block: int) -> None:
+    """With `os`, too: what takes the place of flushed segments is flushed before."""
+    for seed in range(block * 15, block * 15 + 15):
+        rng = random.Random(seed)
+        disk = ShadowFiles(rng)
+        harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+        harness.create("c", cleanup_policy="compact", segment_bytes="500")
+        fill(harness, rng, 25, keys=4)
+        log = log_of(harness)
+        before = latest([row for row in records(log) if row[0] < log.active.base_offset])
+        harness.state.write_checkpoint()
+        for directory in ("c-0", ""):
+            disk.sync_dir(directory)
+        harness.env.advance(15_000)
+        assert COMPACTED_MARKER in disk.list("c-0")
+        disk = disk.after_crash()
+        harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+        assert before.keys() <= latest(records(log_of(harness))).keys()
+
+
+def test_what_compaction_emptied_still_expires() -> None:
+    """With `compact,delete`: a segment that lost its records does not keep those behind it."""
+    harness = Harness(durability="memory", log_index_interval_bytes=100)
+    config = {"cleanup_policy": "compact,delete", "segment_bytes": "1000"}
+    harness.create("c", retention_ms=str(DAY_MS), **config)
+    keys = [b"hot"] * 8 + [b"k%d" % n for n in range(8)] + [b"hot"] * 2
+    for key in keys:
+        builder = BatchBuilder()
+        builder.append(harness.env.wall_ms(), key, b"v" * 150)
+        assert harness.produce("c", builder.build()).error_code == 0
+    harness.env.advance(15_000)
+    log = log_of(harness)
+    assert len(records(log)) < len(keys)
+    harness.env.advance(20 * DAY_MS)
+    assert log.log_start_offset == log.end.offset
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("by", ["request", "retention"])
+def test_what_is_deleted_meanwhile_ends_a_pass(tmp_path: Path, by: str, on_disk: bool) -> None:
+    """Segments that it has chosen are gone: it begins again, and the partition stays online."""
+    files = OsFiles(tmp_path) if on_disk else MemoryFiles()
+    harness = Harness(files, **{**CONFIG, "durability": "fsync" if on_disk else "memory"})
+    config = {"cleanup_policy": "compact,delete", "segment_bytes": "600", "retention_ms": "-1"}
+    harness.create("c", **config)
+    fill(harness, random.Random(1), 40, keys=400)
+    partition, log = harness.node.topics.partition("c", 0), log_of(harness)
+    assert partition is not None
+    harness.state._cleaning.look()  # a step of the pass: the rest comes when the node has served
+    if by == "request":
+        log.delete_before(log.segments[6].base_offset)
+    else:
+        log.config = replace(log.config, retention_bytes=1_000)
+        assert log.apply_retention(WALL_MS) > 3
+    kept = records(log)
+    harness.env.settle()
+    assert partition.offline is None
+    assert latest(records(log)) == latest(kept)
+    assert not [name for name in files.list("c-0") if name.endswith(".cleaned")]
+    fill(harness, random.Random(2), 40, keys=4)
+    before = records(log)
+    harness.env.advance(15_000)
+    assert len(records(log)) < len(before)
+    assert latest(records(log)) == latest(before)
+
+
+def test_a_defect_in_one_pass_does_not_end_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    fill(harness, random.Random(1), 40, keys=4)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a defect")
+
+    harness.state._cleaning.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(cleaner, "filtered", broken)
+        with pytest.raises(ValueError, match="a defect"):
+            harness.env.settle()
+    before = records(log_of(harness))
+    harness.env.advance(15_000)
+    assert len(records(log_of(harness))) < len(before)
+
+
+@pytest.mark.parametrize("by", ["deletion", "a reader"])
+def test_a_pass_that_ends_early_leaves_nothing_behind(by: str) -> None:
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="15000")
+    fill(harness, random.Random(1), 400, keys=400)
+    log = log_of(harness)
+    steps = clean(harness.files, log, WALL_MS, durable=True)
+
+    def unfinished() -> list[str]:
+        return [name for name in harness.files.list("c-0") if name.endswith(".cleaned")]
+
+    while not unfinished():
+        next(steps)
+    before = log.segments[1:]
+    if by == "deletion":
+        log.delete_before(log.segments[1].base_offset)
+    else:
+        log.pins = 1
+    assert next(steps, None) is None
+    assert log.segments[-len(before) :] == before
+    assert not unfinished()
 
 
 def commit(harness: Harness, group: str, offset: int) -> None:

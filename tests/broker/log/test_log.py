@@ -67,6 +67,47 @@ def test_segments_roll_by_time() -> None:
     assert len(log.segments) == 2
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_age_of_a_segment_outlasts_a_restart(clean: bool) -> None:
+    """As in Kafka its first batch says how old it is: else one that is restarted each day never
+    rolls, and nothing in it expires or is compacted.
+    """
+    files = MemoryFiles()
+    log = opened(files, segment_ms="1000")
+    append(log, timestamps=[WALL_MS - 999])
+    append(log, timestamps=[WALL_MS - 2000])
+    if clean:
+        log.close(clean=True)
+    log = opened(files, clean=clean, segment_ms="1000")
+    append(log, now_ms=WALL_MS)
+    assert len(log.segments) == 1
+    append(log, now_ms=WALL_MS + 1)
+    assert len(log.segments) == 2
+
+
+@pytest.mark.parametrize("timestamp", [-1, WALL_MS + 10**6])
+def test_a_segment_of_unknown_age_is_as_old_as_the_process(timestamp: int) -> None:
+    """A time in the future would keep it from ever rolling."""
+    files = MemoryFiles()
+    append(opened(files), timestamps=[timestamp])
+    log = opened(files, clean=False, segment_ms="1000")
+    append(log, now_ms=WALL_MS)
+    append(log, now_ms=WALL_MS + 999)
+    assert len(log.segments) == 1
+    append(log, now_ms=WALL_MS + 1000)
+    assert len(log.segments) == 2
+
+
+@pytest.mark.parametrize("retention_ms", [1, 10**6])
+def test_a_segment_without_times_is_as_old_as_the_next(retention_ms: int) -> None:
+    """An emptied batch had none in earlier releases."""
+    log = opened(segment_bytes="200", retention_ms=str(retention_ms))
+    for timestamp in (-1, -1, WALL_MS - 1000, WALL_MS):
+        append(log, 3, timestamps=[timestamp] * 3)
+    assert len(log.segments) == 4
+    assert log.apply_retention(WALL_MS) == (3 if retention_ms == 1 else 0)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=60),

@@ -30,6 +30,7 @@ from kohort.records import BatchHeader, Chunk
 from tests.broker.harness import WALL_MS, batch_of
 
 BROKER = BrokerConfig(durability="memory")
+LATER_MS = WALL_MS + 10**9 + 1_000
 COMMIT, ABORT = Marker(True, 0), Marker(False, 0)
 
 
@@ -341,16 +342,26 @@ def test_those_who_are_held_back_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_marker_stays_for_a_time_when_its_records_are_gone() -> None:
-    """`delete.retention.ms`: who reads behind the compaction sees that the transaction ended."""
+    """`delete.retention.ms`, after the pass that took the records: who reads behind it sees that
+    the transaction ended.
+    """
     world = World(0, **{"cleanup.policy": "compact", "delete.retention.ms": "1000"})
     for n in range(40):
         world.write(n % 3)
         world.end(n % 3, ABORT)
-    for when_ms, some in ((WALL_MS + 1_000, 30), (WALL_MS + 1_001, 0)):
+    written = [marker_of(batch) for header, batch in world.log.batches() if header.is_control]
+    for when_ms, some in ((WALL_MS + 10**9, 30), (WALL_MS + 10**9 + 999, 30), (LATER_MS, 0)):
         for _ in clean(world.files, world.log, when_ms, durable=False):
             pass
         markers = sum(1 for header, _ in world.log.batches() if header.is_control)
         assert (markers > 30) == bool(some)
+        if some:
+            assert world.log.stable.offset == world.log.end.offset
+            kept = [marker_of(batch) for header, batch in world.log.batches() if header.is_control]
+            assert kept == written[-len(kept) :]
+            world.log.close(clean=False)
+            world.log = world.opened(clean=False)
+            assert world.log.stable.offset == world.log.end.offset
 
 
 def test_what_a_marker_says() -> None:

@@ -95,6 +95,21 @@ def test_answers_keep_the_order_of_requests(cluster: Cluster) -> None:
         assert correlation(one.receive()) == 2
 
 
+def test_a_refused_batch_that_wants_no_answer_ends_its_connection(cluster: Cluster) -> None:
+    """As in Kafka: else its sender would never learn that it writes to nobody."""
+    with Wire(cluster.bootstrap) as wire:
+        wire.send(produce_request("t", batch_of([b"x"]), acks=0), 9, 1)
+        wire.send(ApiVersionsRequest(), 0, 2)
+        assert correlation(wire.receive()) == 2
+        wire.send(ApiVersionsRequest(), 0, 3)
+        wire.send(produce_request("missing", batch_of([b"x"]), acks=0), 9, 4)
+        wire.send(ApiVersionsRequest(), 0, 5)
+        assert correlation(wire.receive()) == 3
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.receive()
+    assert read(cluster.bootstrap, "t") == [b"x"]
+
+
 def test_a_client_that_leaves_while_parked_harms_nobody(cluster: Cluster) -> None:
     with Wire(cluster.bootstrap) as one:
         one.send(fetch_request("t", 0, max_wait_ms=5 * 60_000), 12)

@@ -10,8 +10,11 @@ from kohort.acl import ANYBODY, WILDCARD, Acl, Operation, Pattern, Permission, R
 from kohort.broker.coordinator import shard_host as shards
 from kohort.broker.security import acls, users
 from kohort.broker.state import group_config as group_configs
+from kohort.broker.state.leadership import Leadership
 from kohort.errors import BrokerError, ErrorCode
 from kohort.sasl.scram import SCRAM_SHA_256, credential_of
+from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 from tests.broker.harness import Harness
 
 
@@ -62,6 +65,31 @@ def test_partitions_that_are_added_are_counted() -> None:
     topics.add_partitions(one, 4)
     assert refusal(topics.add_partitions, two, 2) == ErrorCode.POLICY_VIOLATION
     assert [len(topic.partitions) for topic in (one, two)] == [4, 1]
+
+
+def test_partitions_beyond_the_limit_are_not_even_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number in a request must not cost memory and time of the thread that serves everybody."""
+    harness = Harness(nodes=3, max_partitions=10)
+    placed = Leadership.replicas
+    calls = 0
+
+    def counted(leadership: Leadership, *where: Any) -> list[int]:
+        nonlocal calls
+        calls += 1
+        assert calls < 300
+        return list(placed(leadership, *where))
+
+    monkeypatch.setattr(Leadership, "replicas", counted)
+    for validate_only in (True, False):
+        topic = CreatableTopic(name="t", num_partitions=2_000_000_000, replication_factor=2)
+        request = CreateTopicsRequest(topics=[topic], validate_only=validate_only)
+        answer = harness.ask(request, CreateTopicsResponse)
+        assert answer.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+    many = [CreatableTopic(name=f"t{n}", num_partitions=8, replication_factor=2) for n in range(90)]
+    answer = harness.ask(CreateTopicsRequest(topics=many), CreateTopicsResponse)
+    codes = [topic.error_code for topic in answer.topics]
+    assert codes == [0] + [ErrorCode.POLICY_VIOLATION] * 89
+    assert [topic.replication_factor for topic in answer.topics[:1]] == [2]
 
 
 def test_where_groups_are_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,6 +291,18 @@ def test_acks_0_asks_for_no_answer(producer, topic):
     assert topic.values(0) == [b"v", b"w"]
 
 
+def test_acks_0_looks_for_the_leader_anew_where_the_broker_hangs_up(producer, topic):
+    """The one sign of a refusal that there is."""
+    broker = topic.broker
+    p = producer(acks=0)
+    p.send("t", b"v", partition=0).result(PATIENCE_S)
+    broker.wait_for("ProduceRequest")
+    broker.answers["ProduceRequest"] = lambda r, call: CLOSE
+    p.send("t", b"w", partition=0).result(PATIENCE_S)
+    broker.wait_for("ProduceRequest")
+    broker.wait_for("MetadataRequest")
+
+
 def test_an_unknown_topic_is_a_clear_error_and_a_new_one_is_waited_for(producer, topic, brokers):
     p = producer(max_block_ms=500)
     with pytest.raises(BrokerError, match="does it exist"):

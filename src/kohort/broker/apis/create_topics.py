@@ -46,8 +46,8 @@ def _new_topic(node: NodeServices, asked: CreatableTopic, twice: bool) -> NewTop
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        partitions, replicas = _partitions(node, asked)
-        return NewTopic(asked.name, partitions, _configs(asked), replicas)
+        partitions, replicas, factor = _partitions(node, asked)
+        return NewTopic(asked.name, partitions, _configs(asked), replicas, factor=factor)
     except BrokerError as error:
         return error
 
@@ -72,7 +72,7 @@ def _result(
     if isinstance(made, BrokerError):
         return _refused(new.name, made)
     topic_id = made.topic_id if isinstance(made, Topic) else bytes(16)
-    factor = len(new.replicas[0]) if new.replicas else node.config.nodes
+    factor = len(new.replicas[0]) if new.replicas else new.factor or node.config.nodes
     return _created(node, new.name, topic_id, (new.partitions, factor), new.config)
 
 
@@ -85,8 +85,8 @@ def _configs(topic: CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _partitions(node: NodeServices, topic: CreatableTopic) -> tuple[int, list[list[int]]]:
-    """How many partitions, and the replicas of each; none where every node is one."""
+def _partitions(node: NodeServices, topic: CreatableTopic) -> tuple[int, list[list[int]], int]:
+    """How many partitions; the replicas of each, or of how many nodes they will be (0: all)."""
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise BrokerError(
@@ -102,7 +102,7 @@ def _partitions(node: NodeServices, topic: CreatableTopic) -> tuple[int, list[li
             )
         replicas = [by_index[index] for index in range(len(by_index))]
         check_assigned(node, replicas)
-        return len(replicas), replicas
+        return len(replicas), replicas, 0
     count = node.config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
     factor, nodes = topic.replication_factor, node.config.nodes
     if factor != -1 and not 1 <= factor <= nodes:
@@ -111,10 +111,7 @@ def _partitions(node: NodeServices, topic: CreatableTopic) -> tuple[int, list[li
             f"Replication factor: {factor}; this cluster has {nodes} "
             f"broker{'s' if nodes > 1 else ''}.",
         )
-    if factor in (-1, nodes):
-        return count, []
-    placed = node.leadership.replicas
-    return count, [list(placed(topic.name, index, factor)) for index in range(count)]
+    return count, [], 0 if factor in (-1, nodes) else factor
 
 
 def check_assigned(node: NodeServices, replicas: list[list[int]]) -> None:

@@ -2,7 +2,7 @@
 
 One batch of format 2 a partition. It is checked to its last record (`_batches.py`), stamped and
 stored. It is answered when it is safe at the broker's level of durability, whether acks is 1 or -1;
-acks=0 is not answered.
+the answer with acks=0 does not leave (`Call.silent`).
 
 The first transactional batch that a partition gets in a transaction waits until the coordinator has
 been asked: from v12 on the partition is added to the transaction then, before that it must have
@@ -130,7 +130,6 @@ class _Pending:
         self._node = node
         self._call = call
         self._leaders: Leaders | None = None
-        self._wanted = request.acks != 0
         self._transactional_id = request.transactional_id
         self._missing = 1  # the request itself, until all of its appends have begun
         self._unknown: dict[tuple[int, int], list[_Arrival]] = {}
@@ -237,7 +236,7 @@ class _Pending:
                     NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
                     for node_id, host, port, rack in self._leaders.addresses()
                 ]
-            self._call.answer(self.response if self._wanted else None)
+            self._call.answer(self.response)
 
 
 def _partition(topic: Topic | None, part: PartitionProduceData, unknown: ErrorCode) -> Partition:

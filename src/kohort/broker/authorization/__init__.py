@@ -109,7 +109,7 @@ def screen(
     if verdict is None:
         return call
     if isinstance(verdict, Message):
-        call.answer(None if getattr(request, "acks", 1) == 0 else verdict)
+        call.answer(verdict)
         return None
     return _patched(call, verdict)
 

@@ -1,7 +1,8 @@
 """A request on its way through the node: who asked, and how the answer gets back.
 
 Rules:
-- Every call is answered exactly once, with a message or with nothing (Produce with acks=0).
+- Every call is answered exactly once, with a message or with nothing. That of a `silent` one does
+  not leave; where it is a refusal the connection ends instead.
 - A call that waits for an event (a fetch for data, a join for the others) is parked: the requests
   behind it on its connection wait too, as in Kafka. One that waits for the disk is not parked:
   later ones continue, and answers keep the order of the requests.
@@ -80,6 +81,7 @@ class Call:
         "principal",
         "response",
         "session",
+        "silent",
     )
 
     def __init__(
@@ -106,6 +108,8 @@ class Call:
         """Whether a topic is not for this principal to see; None: there is no authorizer."""
         self.session = session
         """Its connection's, where there is one."""
+        self.silent = False
+        """The client wants no answer (Produce with acks=0)."""
         self._on_answer = on_answer
         self.answered = False
         self.response: Message | None = None

@@ -250,7 +250,7 @@ class Passage:
             return
         response, rest = refusal
         if rest is None:
-            self._done(None if getattr(request, "acks", 1) == 0 else response)
+            self._done(response)
         else:
             self._handle(rest, lambda answer: self._done(answer and joined(answer, response)))
 

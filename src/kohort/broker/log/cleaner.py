@@ -1,38 +1,44 @@
 """Compaction: of the records with one key, the last one stays.
 
 Rules:
-- Only sealed segments below the last stable offset are rewritten, from the log's start on, as
-  far as a bounded map of keys reaches. Records keep their offsets, batches their base offset.
+- A pass learns the keys behind the end of the one before, as far as a bounded map reaches, and then
+  rewrites from the log's start on up to there: only sealed segments below the last stable offset.
+  Records keep their offsets, batches their base offset.
 - The last batch of what is rewritten stays, if only as an empty header, so that a segment reaches
   up to the next one and recovery can tell a gap from a loss. So does the last batch of each
   producer that is still known: its sequence continues from there (as in Kafka).
-- A tombstone stays for `delete.retention.ms` after it was written.
+- A tombstone stays for `delete.retention.ms` after the first pass that met it and took what was
+  before it (KIP-534, `compacted_batch`).
 - Nothing at or behind the first open transaction is looked at. Records of aborted transactions go,
   and never count as the last one of their key. A marker stays as long as any batch of its
-  transaction does, and for `delete.retention.ms`: without it a scan would find the transaction
-  open. So a rewritten segment needs no index of aborted transactions.
+  transaction does, and for `delete.retention.ms` after that: without it a scan would find the
+  transaction open. So a rewritten segment needs no index of aborted transactions.
 - The new file is complete and synced before it is renamed to `.swap`; that rename is the moment it
-  counts, and from then on a crash finishes the swap (KAFKA-12520).
+  counts, and from then on a crash finishes the swap (KAFKA-12520). With durability `os`, too: it
+  takes the place of segments that are flushed, and the start believes sealed segments.
 - A full disk stops a pass before that rename, and nothing has changed.
-- The work is done in steps, so that the node can serve between them.
+- The work is done in steps, so that the node can serve between them. A pass ends where segments are
+  deleted between two steps, and the next one begins again.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from kohort.broker.log.compacted_batch import (
+    Deletion,
+    filtered,
+    marker_with_horizon,
+    records_of,
+)
 from kohort.broker.log.files import DISK_FULL, Buffer, Files, LogFile, replace_file
-from kohort.broker.log.loading import COMPACTED_MARKER, complete_swap, swap_name
+from kohort.broker.log.loading import CLEANED_SUFFIX, COMPACTED_MARKER, complete_swap, swap_name
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import Segment
 from kohort.broker.log.txn_index import AbortedTransaction, marker_of
-from kohort.errors import CorruptRecordError
-from kohort.records import BatchHeader, Chunk, TimestampType, compress, crc32c, decompress
-from kohort.records.batch import check_batch
-from kohort.records.layout import CRC_START, HEADER_BYTES
+from kohort.records import BatchHeader
 
 KEY_BYTES_MAX = 64 << 20
 """Keys that are kept in memory for one pass; what is behind waits for the next one."""
@@ -40,11 +46,6 @@ DIRTY_RATIO = 0.5
 """As Kafka's min.cleanable.dirty.ratio: how much of it must be new before it is worth while."""
 _STEP_BATCHES = 50
 _KEY_OVERHEAD_BYTES = 120
-_REBUILT = struct.Struct(">qiibIhiqqqhii")
-
-
-Stays = Callable[[int, bytes | None, bool, int], bool]
-"""Decides about a record: `(offset, key, is a tombstone, the batch's time)`."""
 
 
 class DiskFullError(Exception):
@@ -52,7 +53,7 @@ class DiskFullError(Exception):
 
 
 class Kept(NamedTuple):
-    """What a pass has found: the last offset of each key, and up to where it looked."""
+    """What a pass has found: the last offset of each key, and the segments that it has seen."""
 
     last_offsets: dict[bytes, int]
     segments: list[Segment]
@@ -62,23 +63,47 @@ def worth_cleaning(log: PartitionLog, cleaned_to: int) -> bool:
     """Whether enough has been sealed since the last pass, which ended at `cleaned_to`."""
     sealed = _sealed(log)
     total = sum(s.size for s in sealed)
-    dirty = sum(s.size for s in sealed if s.next_offset > cleaned_to)
+    dirty = sum(s.size for s in _dirty(sealed, cleaned_to))
     return dirty > 0 and dirty >= total * DIRTY_RATIO
 
 
 def clean(
-    files: Files, log: PartitionLog, now_ms: int, *, durable: bool
+    files: Files, log: PartitionLog, now_ms: int, *, durable: bool, cleaned_to: int = 0
 ) -> Generator[int, None, None]:
-    """Compact a log, step by step. Each step yields the offset that is clean so far.
+    """Compact a log, step by step. Each step yields the offset that is clean so far, at least.
 
-    Raises DiskFullError, OSError, CorruptRecordError.
+    Below `cleaned_to`, where the last pass ended, no key is there twice.
+
+    Ends early where segments are deleted meanwhile, or a reader needs them as they are. Raises
+    DiskFullError, OSError, CorruptRecordError.
     """
+    drops = log.drops
+    steps = _pass(files, log, now_ms, durable=durable, cleaned_to=cleaned_to)
+    for done in steps:
+        yield done
+        if log.drops != drops or log.pins:
+            steps.close()
+            _remove_unfinished(files, log.directory)
+            return
+
+
+def _remove_unfinished(files: Files, directory: str) -> None:
+    for name in files.list(directory):
+        if name.endswith(CLEANED_SUFFIX):
+            with suppress(OSError):  # then it goes at the next start
+                files.remove(f"{directory}/{name}")
+
+
+def _pass(
+    files: Files, log: PartitionLog, now_ms: int, *, durable: bool, cleaned_to: int
+) -> Generator[int, None, None]:
     sealed = _sealed(log)
-    limit_ms = now_ms - log.config.delete_retention_ms
+    deletion = Deletion(now_ms, log.config.delete_retention_ms)
     end = sealed[-1].next_offset if sealed else 0
-    ended = _Ended(log, end, limit_ms)
+    ended = _Ended(log, end, deletion)
     kept = Kept({}, [])
-    for _ in _map_keys(sealed, kept, ended):
+    dirty = _dirty(sealed, cleaned_to)
+    for _ in _map_keys(dirty, kept, ended):
         yield 0
     if not kept.segments:
         return
@@ -86,10 +111,11 @@ def clean(
         marker = f"{log.directory}/{COMPACTED_MARKER}"
         with _needs_room(files, marker):
             replace_file(files, marker, b"", durable=durable)
-    for group in _groups(kept.segments, log.config.segment_bytes):
-        path = f"{log.directory}/{group[0].base_offset:020d}.log.cleaned"
+    tidy = sealed[: len(sealed) - len(dirty)]
+    for group in _groups(tidy + kept.segments, log.config.segment_bytes):
+        path = f"{log.directory}/{group[0].base_offset:020d}.log{CLEANED_SUFFIX}"
         with _needs_room(files, path):
-            rewriting = _Rewriting(files, log, group, path, kept.last_offsets, ended, limit_ms)
+            rewriting = _Rewriting(files, log, group, path, kept.last_offsets, ended, deletion)
             try:
                 for _ in rewriting.steps():
                     yield group[0].base_offset
@@ -119,10 +145,15 @@ def _sealed(log: PartitionLog) -> list[Segment]:
     return [s for s in log.segments[:-1] if s.next_offset <= stable]
 
 
+def _dirty(sealed: list[Segment], cleaned_to: int) -> list[Segment]:
+    """Those that no pass has seen, the last ones."""
+    return [s for s in sealed if s.next_offset > cleaned_to]
+
+
 class _Ended:
     """The transactions that a pass meets, all of which have ended, and who else writes."""
 
-    def __init__(self, log: PartitionLog, end: int, markers_before_ms: int) -> None:
+    def __init__(self, log: PartitionLog, end: int, deletion: Deletion) -> None:
         self._aborted: dict[int, list[AbortedTransaction]] = {}
         for entry in log.aborted(log.segments[0].base_offset, end):
             self._aborted.setdefault(entry.producer_id, []).append(entry)
@@ -131,7 +162,7 @@ class _Ended:
             for producer_id, producer in log.producers.items()
             if producer.batches
         }
-        self._markers_before_ms = markers_before_ms
+        self._deletion = deletion
         self._has_batches: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
@@ -152,30 +183,35 @@ class _Ended:
         if header.is_transactional:
             self._has_batches.add(header.producer_id)
 
-    def keeps(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Whether a control batch stays."""
+    def kept(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        """What stays of a control batch; None: it goes."""
         if marker_of(batch) is None:
-            return True
+            return batch
         had_batches = header.producer_id in self._has_batches
         self._has_batches.discard(header.producer_id)
-        return had_batches or header.max_timestamp >= self._markers_before_ms
+        if had_batches:
+            return batch
+        if header.delete_horizon_ms is None:
+            return marker_with_horizon(header, batch, self._deletion.horizon_ms)
+        return None if self._deletion.is_due(header) else batch
 
 
-def _map_keys(sealed: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None]:
+def _map_keys(dirty: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None]:
     used = 0
-    for segment in sealed:
+    for segment in dirty:
         for count, (header, batch) in enumerate(segment.batches(), 1):
             if not header.is_control and not ended.is_aborted(header):
-                for offset, key, _ in _records(header, batch) or ():
+                for offset, key, _ in records_of(header, batch) or ():
                     if key is not None:
                         if key not in kept.last_offsets:
                             used += len(key) + _KEY_OVERHEAD_BYTES
                         kept.last_offsets[key] = offset
+            # A segment that was only half seen is no harm: its keys are newer than those before it,
+            # and it is not rewritten. One is seen whole, that there be progress.
+            if used > KEY_BYTES_MAX and kept.segments:
+                return
             if count % _STEP_BATCHES == 0:
                 yield
-        # A segment that was only half seen is no harm: its keys are newer than those before it.
-        if used > KEY_BYTES_MAX and kept.segments:
-            return
         kept.segments.append(segment)
 
 
@@ -205,14 +241,14 @@ class _Rewriting:
         path: str,
         last_offsets: dict[bytes, int],
         ended: _Ended,
-        tombstones_before_ms: int,
+        deletion: Deletion,
     ) -> None:
         self._files = files
         self._log = log
         self._group = group
         self._last_offsets = last_offsets
         self._ended = ended
-        self._tombstones_before_ms = tombstones_before_ms
+        self._deletion = deletion
         self._base, self._end = group[0].base_offset, group[-1].next_offset
         self._path = path
         self._file: LogFile = self._begin()
@@ -239,20 +275,19 @@ class _Rewriting:
 
     def _write(self, header: BatchHeader, batch: Buffer, *, last: bool) -> None:
         if header.is_control:
-            if self._ended.keeps(header, batch) or last:
-                self._file.append([batch])
+            marker = self._ended.kept(header, batch)
+            if marker is not None or last:
+                self._file.append([marker or batch])
             return
         stays = _none if self._ended.is_aborted(header) else self._stays
         keep_empty = last or self._ended.is_last(header)
-        kept = filtered(header, batch, stays, keep_empty=keep_empty)
+        kept = filtered(header, batch, stays, self._deletion, keep_empty=keep_empty)
         if kept is not None:
             self._ended.wrote(header)
             self._file.append([kept])
 
-    def _stays(self, offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> bool:
-        if key is None or self._last_offsets.get(key, offset) > offset:
-            return False
-        return not (tombstone and batch_ms < self._tombstones_before_ms)
+    def _stays(self, offset: int, key: bytes | None) -> bool:
+        return key is not None and self._last_offsets.get(key, offset) <= offset
 
     def close(self) -> None:
         """Close the file; a file that was not swapped in is removed at the next start."""
@@ -287,107 +322,6 @@ class _Rewriting:
         self._log.replace_segments(self._group, new)
 
 
-def filtered(
-    header: BatchHeader, batch: Buffer, stays: Stays, *, keep_empty: bool
-) -> Buffer | None:
-    """The batch with the records that stay, or None when none does (unless `keep_empty`)."""
-    records = _records(header, batch)
-    if records is None:
-        return batch
-    kept = [
-        i
-        for i, (offset, key, tombstone) in enumerate(records)
-        if stays(offset, key, tombstone, header.max_timestamp)
-    ]
-    if len(kept) == len(records):
-        return batch
-    if not kept and not keep_empty:
-        return None
-    return _rebuilt(header, batch, kept)
-
-
-def _none(offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> bool:
+def _none(offset: int, key: bytes | None) -> bool:
     """Nothing of an aborted transaction stays."""
     return False
-
-
-def _records(header: BatchHeader, batch: Buffer) -> list[tuple[int, bytes | None, bool]] | None:
-    """`(offset, key, is a tombstone)` of every record.
-
-    None: its records cannot be decoded, as in a topic that was not always compacted. It
-    stays. Raises CorruptRecordError for what is damaged here.
-    """
-    records: list[tuple[int, bytes | None, bool]] = []
-    try:
-        chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
-        while not chunk.exhausted:
-            for record in chunk.next_records(1_000):
-                records.append((record.offset, record.key, record.value is None))
-    except CorruptRecordError:
-        check_batch(batch, BatchHeader(batch, 0))
-        return None
-    return records
-
-
-def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:
-    """The batch with some of its records, each byte for byte as it was."""
-    body = memoryview(decompress(header.codec, memoryview(batch)[HEADER_BYTES:]))
-    spans = _spans(body)
-    if len(spans) != header.record_count:
-        raise CorruptRecordError(f"{header!r} has {len(spans)} records")
-    records = b"".join(body[spans[i][0] : spans[i][1]] for i in kept)
-    packed = compress(header.codec, records) if records else b""
-    attributes = header.attributes if records else header.attributes & ~0x07
-    max_timestamp = header.max_timestamp
-    if header.timestamp_type is TimestampType.CREATE_TIME:
-        deltas = [_varlong(body, spans[i][2])[0] for i in kept]
-        max_timestamp = max((header.base_timestamp + d for d in deltas), default=-1)
-    out = bytearray(HEADER_BYTES + len(packed))
-    out[HEADER_BYTES:] = packed
-    _REBUILT.pack_into(
-        out,
-        0,
-        header.base_offset,
-        len(out) - 12,
-        header.partition_leader_epoch,
-        2,
-        0,
-        attributes,
-        header.last_offset_delta,
-        header.base_timestamp,
-        max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        len(kept),
-    )
-    out[17:21] = crc32c(memoryview(out)[CRC_START:]).to_bytes(4, "big")
-    return out
-
-
-def _spans(body: memoryview) -> list[tuple[int, int, int]]:
-    """Where each record begins and ends, and where its timestamp delta is."""
-    spans: list[tuple[int, int, int]] = []
-    at = 0
-    while at < len(body):
-        length, inside = _varlong(body, at)
-        end = inside + length
-        if length < 0 or end > len(body):
-            raise CorruptRecordError(f"a record of {length} bytes at byte {at} of {len(body)}")
-        spans.append((at, end, inside + 1))
-        at = end
-    return spans
-
-
-def _varlong(data: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag number and where it ends."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise CorruptRecordError("a number of a record does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7

@@ -38,7 +38,9 @@ _SWAP = re.compile(r"(\d{20})\.log\.(\d{20})\.swap")
 _SNAPSHOT = re.compile(r"(\d{20})" + re.escape(SNAPSHOT_SUFFIX))
 COMPACTED_MARKER = "compacted"
 """A file in the directory of every partition that was ever compacted: its offsets may have gaps."""
-_LEFTOVERS = (".tmp", ".cleaned", ".deleted")
+CLEANED_SUFFIX = ".cleaned"
+"""Of the file that compaction writes until it is complete."""
+_LEFTOVERS = (".tmp", CLEANED_SUFFIX, ".deleted")
 
 
 def segment_bases(names: Iterable[str]) -> list[int]:

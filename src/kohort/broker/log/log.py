@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import DISK_FULL, Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
-from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, began_ms
 from kohort.broker.log.stored_index import file_name
 from kohort.broker.log.times import first_at_time, times_of
 from kohort.broker.log.topic_config import TopicConfig
@@ -138,6 +138,8 @@ class PartitionLog:
         """Bounds the indexes of sealed segments; None: they all stay in memory."""
         self.pins = 0
         """How many read it in pieces just now; its sealed segments must stay."""
+        self.drops = 0
+        """How many segments were deleted at its start."""
         self.snapshot_at = -1
         """The end of the log of the last snapshot of its producers; -1: none is known."""
 
@@ -298,7 +300,8 @@ class PartitionLog:
             self._rolling
             or size + header.size > self.config.segment_bytes
             or active.next_offset + header.last_offset_delta - active.base_offset > _MAX_DELTA
-            or (began is not None and now_ms - began >= self.config.segment_ms)
+            or now_ms - (began_ms(active, now_ms) if began is None else began)
+            >= self.config.segment_ms
         )
 
     def _guarded(self, act: object, *args: object, cut: int | None = None) -> None:
@@ -515,6 +518,7 @@ class PartitionLog:
         segment = self.segments[0]
         self._guarded(segment.remove)  # else it stays, to go first the next time: no gap is left
         del self.segments[0], self._bases[0]
+        self.drops += 1
         self._guarded(segment.index.remove)
 
     def apply_retention(self, now_ms: int) -> int:
@@ -536,8 +540,7 @@ class PartitionLog:
         stable = self.stable.offset
         while len(self.segments) > 1 and self._bases[1] <= stable:
             first = self.segments[0]
-            old = 0 <= first.max_timestamp < now_ms - config.retention_ms
-            self._index_used(first)
+            old = 0 <= self._newest_of_first() < now_ms - config.retention_ms
             if not (config.retention_ms >= 0 and old) and excess < max(first.size, 1):
                 break
             excess -= first.size
@@ -545,6 +548,18 @@ class PartitionLog:
             self._drop_first()
             count += 1
         return count
+
+    def _newest_of_first(self) -> int:
+        """The time of the first segment's newest batch. One without any is as old as the next:
+        compaction may have emptied it, and those behind it must not stay because of that.
+        """
+        newest = -1
+        for segment in self.segments:
+            newest = segment.max_timestamp
+            self._index_used(segment)
+            if newest >= 0:
+                break
+        return newest
 
     def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Compaction has rewritten some sealed segments as one."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 from kohort.broker.log.files import Buffer, Files, LogFile
 from kohort.broker.log.recovery import find, headers, walk
 from kohort.broker.log.stored_index import INDEX_CRC_SUFFIX, StoredIndex, file_name
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
+from kohort.records.layout import HEADER_BYTES
 
 SNAPSHOT_SUFFIX = ".snapshot"
 
@@ -37,7 +39,7 @@ class Segment:
         self.file = file
         self.index = StoredIndex(files, directory, base_offset, file, interval)
         self.first_append_ms: int | None = None
-        """Wall time of the first append by this process, for rolling by time."""
+        """Wall time of the first append; None while it is not known, see `began_ms`."""
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, interval: int) -> Segment:
@@ -156,6 +158,22 @@ class Segment:
     def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch with its bytes; the header's position is that within the file."""
         return walk(self.file.read, 0, self.size)
+
+
+def began_ms(segment: Segment, now_ms: int) -> int:
+    """When the first batch of a segment was appended, for rolling by time.
+
+    Of one that a process before this has begun, the batch says so, as in Kafka: else its age would
+    be 0 after every start. Where that cannot be, it is as if it had begun now.
+    """
+    if segment.first_append_ms is None:
+        stamped = -1
+        with suppress(OSError, CorruptRecordError):  # its readers get the error
+            for header in headers(segment.file.read, 0, segment.size, HEADER_BYTES):
+                stamped = header.max_timestamp
+                break
+        segment.first_append_ms = stamped if 0 <= stamped <= now_ms else now_ms
+    return segment.first_append_ms
 
 
 class IndexMemory:

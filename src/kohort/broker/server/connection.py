@@ -5,7 +5,8 @@ Rules:
   not stop those behind them; parked ones do, as in Kafka.
 - Who is at the other end is known before anything else is asked (`Session`); a connection that
   takes too long over it is closed.
-- What cannot be understood closes the connection, with one log line; it never ends the broker.
+- What cannot be understood closes the connection, with one log line; it never ends the broker. A
+  batch with acks=0 that is refused closes it, too.
 
 Shell: sockets.
 """
@@ -230,6 +231,7 @@ class ClientConnection:
             self.principal,
             self._session,
         )
+        call.silent = key == _PRODUCE and message.acks == 0  # type: ignore[attr-defined]
         return api, call, message
 
     def _token(self, data: bytes) -> tuple[Api, Call, Message]:
@@ -283,6 +285,12 @@ class ClientConnection:
                 continue
             if isinstance(response, list):  # of the fast path
                 connection.send(response)
+            elif isinstance(done, Call) and done.silent:
+                if _is_refusal(response):
+                    # As in Kafka: nothing else makes the client ask for the leader again.
+                    log.info("%s sent a batch with acks=0 that is refused", connection.peer)
+                    connection.close()
+                    return
             elif (
                 self._failpoints.set and self._is_fatal(Moment.ANSWERING, response, done)
             ) or not self._send(done, response):
@@ -326,6 +334,15 @@ class ClientConnection:
         if not held and len(self._calls) < self._max_in_flight:
             self._stopped = False
             self._connection.resume_reading()
+
+
+def _is_refusal(response: Message) -> bool:
+    """Whether a batch of a Produce request was refused."""
+    from kohort.wire.messages.produce_response import ProduceResponse  # its handler has it by now
+
+    return isinstance(response, ProduceResponse) and any(
+        part.error_code for topic in response.responses for part in topic.partition_responses
+    )
 
 
 class NodeEndpoint:

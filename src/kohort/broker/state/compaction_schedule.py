@@ -9,6 +9,7 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
+from kohort.broker.base.config import Durability
 from kohort.broker.log.cleaner import DiskFullError, clean, worth_cleaning
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.state.partition import Partition
@@ -26,7 +27,7 @@ class CleanerServices(Protocol):
 
     files: Files
     env: Env
-    durable: bool
+    durability: Durability
 
     def opened(self) -> list[Partition]:
         """The partitions whose logs are open."""
@@ -50,15 +51,15 @@ class CompactionSchedule:
             return
         for partition in self._services.opened():
             opened = partition.log
-            if opened is None or not opened.config.compact or opened.offline or opened.pins:
+            if opened is None or opened.closed or opened.offline or opened.pins:
                 continue
-            if self._worth(partition, opened):
-                self._running = True
+            if opened.config.compact and self._worth(partition, opened):
                 steps = clean(
                     self._services.files,
                     opened,
                     self._services.env.wall_ms(),
-                    durable=self._services.durable,
+                    durable=self._services.durability is not Durability.MEMORY,
+                    cleaned_to=self._cleaned_to.get(_id(partition), 0),
                 )
                 self._step(partition, steps)
                 return
@@ -71,27 +72,27 @@ class CompactionSchedule:
             return False
 
     def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
+        self._running = False  # until there is another step; this one may fail
         opened = partition.log
-        if opened is None or opened.closed or opened.pins:
-            self._running = False
+        if opened is None or opened.closed:
             steps.close()
             return
         try:
             done = next(steps, None)
         except DiskFullError as error:
-            self._running = False
             self._postpone(partition, error)
             return
         except (OSError, BrokerError, CorruptRecordError) as error:
-            self._running = False
             partition.fail(f"compaction failed: {error}")
             return
         if done is None:
-            self._running = False
             self._postponed.discard(_id(partition))
+            # As in Kafka: a pass may have found more keys than it can know, and others wait.
+            self._services.env.call_soon(self.look)
             return
-        if done:
+        if done > self._cleaned_to.get(_id(partition), 0):
             self._cleaned_to[_id(partition)] = done
+        self._running = True
         self._services.env.call_soon(self._step, partition, steps)
 
     def _postpone(self, partition: Partition, error: DiskFullError) -> None:

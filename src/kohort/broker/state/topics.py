@@ -72,8 +72,10 @@ class NewTopic(NamedTuple):
     partitions: int
     config: Mapping[str, str]
     replicas: Sequence[Sequence[int]] = ()
-    """The nodes of each partition; none: all."""
+    """The nodes of each partition, where they were given."""
     internal: bool = False
+    factor: int = 0
+    """How many nodes each partition gets, where none were given; 0: all."""
 
 
 class Topics:
@@ -225,7 +227,7 @@ class Topics:
             self._services.env.new_uuid(),
             new.partitions,
             dict(new.config),
-            [list(nodes) for nodes in new.replicas],
+            self._placed(new),
         )
         leadership = self._services.leadership
         leadership.add(name, new.partitions, record.replicas)
@@ -234,6 +236,13 @@ class Topics:
         self._directory.registry.topics[name] = record
         self._add(topic)
         return topic
+
+    def _placed(self, new: NewTopic) -> list[list[int]]:
+        """The replicas of each partition of a checked topic; none where every node is one."""
+        if not new.factor:
+            return [list(nodes) for nodes in new.replicas]
+        placed = self._services.leadership.replicas
+        return [list(placed(new.name, i, new.factor)) for i in range(new.partitions)]
 
     def _forget(self, topic: Topic) -> None:
         del self._by_name[topic.name], self._by_id[topic.topic_id]
