@@ -257,10 +257,14 @@ def test_a_handshake_that_never_ends_is_cut(lt: LoopThread, certificates) -> Non
     assert "handshake within 30 ms" in str(handler.next("closed"))
 
 
+CLOSE_NOTIFY = bytes.fromhex("15030300020100")
+"""An alert: what a broker or a load balancer that shuts down sends."""
+
+
 def test_a_stream_that_breaks_may_be_tried_again(lt: LoopThread, certificates) -> None:
     """Closed in the middle of the handshake, or damaged later: nobody was refused."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        for shaken in (False, True):
+        for shaken, goodbye in ((False, b""), (False, CLOSE_NOTIFY), (True, b"")):
             client = Recorder()
             lt.do(
                 lt.loop.connect,
@@ -283,6 +287,7 @@ def test_a_stream_that_breaks_may_be_tried_again(lt: LoopThread, certificates) -
                         error = client.next("closed")
                 else:
                     accepted.recv(5)
+                    accepted.sendall(goodbye)
                     accepted.shutdown(socket.SHUT_RDWR)
                     error = client.next("closed")
             assert isinstance(error, ConnectionFailedError), error

@@ -136,9 +136,7 @@ def test_a_probe_that_a_worker_gives_back_does_not_end_probing() -> None:
         if world.now_ms < begun_ms + recovers_ms:
             raise Temporary("down")
 
-    world = World(
-        [route(retries="1s", blocking=blocking, circuit=config)], handler, partitions=1
-    )
+    world = World([route(retries="1s", blocking=blocking, circuit=config)], handler, partitions=1)
     begun_ms = world.now_ms
     for n in range(3):
         world.produce("orders", 0, b"k", b"%d" % n)

@@ -89,6 +89,24 @@ def test_an_end_inside_a_gap_ends_the_chunk_there(impl: Any) -> None:
     assert (chunk.exhausted, chunk.position) == (True, 8)
 
 
+def test_a_marker_that_compaction_has_emptied_is_passed_over(impl: Any) -> None:
+    """F2: Kafka keeps a producer's last batch as a header without records. It stopped the
+    partition as damaged where it lay in an aborted transaction of another producer."""
+    aborted = batch_of(
+        impl,
+        0,
+        [b"aborted by 1"],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    emptied = raw_batch(b"", 0, base_offset=1, last_delta=0, attributes=0x30, producer_id=2)
+    data = aborted + emptied + marker(2, 1, abort=True) + batch_of(impl, 3, [b"plain"])
+    chunk = impl.Chunk("t", 0, data, 0, aborted=[(1, 0)])
+    assert drained(chunk) == [(3, b"plain")]
+
+
 def test_aborted_transactions_are_dropped(impl: Any) -> None:
     """F2: producers 1 (aborted, then committed) and 2 (aborted), the list given unsorted."""
 

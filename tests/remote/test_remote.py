@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from kohort import Admin, Consumer, Producer, Temporary, TopicPartition
+from kohort.client.common.completion import wall_ms
 from kohort.client.consumer.health import ConsumerHealth, PartitionHealth
 from kohort.errors import ConfigError, UsageError
 from kohort.processing.app import App
 from kohort.remote import Action, RemoteControl, agent, publish
+from kohort.remote.agent import ensure_topics
 from kohort.remote.consumers import look_at
+from kohort.remote.messages import ProcessStatus, encode_status
 from tests.cli.conftest import Ran, Run
 from tests.cli.conftest import bare as bare
 from tests.cli.conftest import kohort as kohort
@@ -294,3 +297,21 @@ def test_a_paused_consumer_and_one_that_polls_too_seldom() -> None:
     assert list(look.troubles) == ["poll() was called last 31 s ago", "alone"]
     assert [row["partition"] for row in look.partitions] == [0, 1], "what does not move is first"
     assert look_at(replace(health, partitions=(part,))).state == "paused"
+
+
+def test_a_process_whose_clock_is_behind_is_there(cluster: Cluster) -> None:
+    """Its age is by the broker's clock; by its own it counted as gone, and took no command."""
+    client = {"bootstrap_servers": cluster.bootstrap}
+    ensure_topics(client, "behind.status", "behind.commands")
+    now_ms = wall_ms()
+    status = ProcessStatus(
+        "g@h/1", "app", "g", "h", 1, "v", now_ms, now_ms, 5_000, "running", (Action.STATUS,)
+    )
+    with Producer(**client) as producer:
+        sent = producer.send(
+            "behind.status", encode_status(status), b"g@h/1", timestamp_ms=now_ms - 40_000
+        )
+        sent.result(PATIENCE_S)
+    with RemoteControl("behind", client) as control:
+        (process,) = control.processes()
+    assert process.silent_ms < 40_000

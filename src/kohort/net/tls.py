@@ -196,7 +196,7 @@ class TlsTransport:
                 self._take_out()
                 if not self._feed():
                     return False
-            except ssl.SSLEOFError:
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # closed, or close_notify: no refusal
                 raise ConnectionResetError(_CLOSED) from None
             except ssl.SSLError as error:
                 self.refusal = error

@@ -383,9 +383,14 @@ cdef class Chunk:
         return producer in self.aborting
 
     cdef bint _is_abort_marker(self) except -1:
-        """A control record whose key says type 0: version int16, type int16."""
+        """A control record whose key says type 0: version int16, type int16.
+
+        Of a batch that compaction has emptied nothing is left but its header: it ends nothing.
+        """
         cdef Cursor cursor = self.cursor
         cdef Item item
+        if be32(self.data + self.at + 57) == 0:
+            return False
         cursor.p = self.data + self.at + HEADER
         cursor.end = self.data + self.at + self.batch_size
         cursor.last_seen = -1

@@ -441,7 +441,12 @@ class Chunk:
         return header.producer_id in self._aborting
 
     def _is_abort_marker(self, header: BatchHeader) -> bool:
-        """A control record whose key says type 0: version int16, type int16."""
+        """A control record whose key says type 0: version int16, type int16.
+
+        Of a batch that compaction has emptied nothing is left but its header: it ends nothing.
+        """
+        if header.record_count == 0:
+            return False
         start, end = self._at + HEADER_BYTES, self._at + header.size
         try:
             item, _ = read_item(self._data, start, end, -1, header.last_offset_delta)

@@ -12,9 +12,15 @@ STATUS_CONFIG: Final = {
     "retention.ms": "86400000",
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
+    "message.timestamp.type": "LogAppendTime",
 }
-"""One record a process, and none of a process that has been gone for a day."""
-COMMANDS_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "3600000"}
+"""One record a process, and none of a process that has been gone for a day. Ages are by the broker's
+clock: those of the processes may differ."""
+COMMANDS_CONFIG: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "3600000",
+    "message.timestamp.type": "LogAppendTime",
+}
 _PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -357,6 +358,40 @@ def test_subscribing_to_something_else(world: World) -> None:
     consumer.subscribe([old], listener)
     world.produce(old, 1, range(5, 7))
     assert take(consumer, 2) == values([5, 6])
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_pattern_that_matches_nothing_ends_the_subscription_before(world, protocol) -> None:
+    """Spec 1.9: the member kept the old partitions, and nobody else was assigned them."""
+    topic = world.topic(2, records=10)
+    consumer = world.consumer(group_id=world.group(), group_protocol=protocol)
+    listener = Listener()
+    consumer.subscribe([topic], listener)
+    take(consumer, 10)
+    consumer.subscribe(re.compile("no-such-topic-.*"), listener)
+    until(lambda: not consumer.assignment(), consumer)
+    both = frozenset(TopicPartition(topic, n) for n in range(2))
+    assert ("revoked", both) in listener.calls
+
+
+def test_committed_offsets_are_answered_while_a_join_waits(world: World) -> None:
+    """They were asked for on the connection where the join waits for the others' next poll, and
+    their timeout closed it: the join was lost."""
+    config = {"group_id": world.group(), "partition_assignment_strategy": "cooperative-sticky"}
+    first, second, third = (world.consumer(**config) for _ in range(3))
+    topic = world.topic(4, records=4)
+    for consumer in (first, second):
+        consumer.subscribe([topic])
+    until(lambda: shared(first, second), first, second)
+    until(lambda: not (first.rebalance_pending or second.rebalance_pending), first, second)
+    third.subscribe([topic])
+    session = known(first._core.session)
+    until(lambda: session.free_connection == "general", first, third)
+    (partition, *_) = sorted(first.assignment())
+    assert first.committed([partition], timeout=PATIENCE_S / 2)
+    every = (first, second, third)
+    until(lambda: all(each.assignment() for each in every), *every)
+    assert "lost" not in str(session.member and session.member.last_reason)
 
 
 def test_new_partitions_and_quick_resubscription(world: World) -> None:

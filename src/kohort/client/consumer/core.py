@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kohort.client.cluster.client import ClusterClient
+from kohort.client.cluster.client import ClusterClient, ConnectionKind
 from kohort.client.cluster.metadata import NO_LEADER, ClusterMetadata
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.offset_reset import ResetPolicy
@@ -125,8 +125,8 @@ class ConsumerCore:
         matched = self.topics.matched = self.topics.match()
         if subscription.remote is not None:
             self.session.subscribe_pattern(subscription.remote.pattern)
-        elif subscription.pattern is None or matched:
-            self.session.subscribe(matched)
+        elif subscription.pattern is None or matched or self.session.is_subscribed:
+            self.session.subscribe(matched)  # to nothing: what an earlier one matched is given up
 
     def assign(self) -> None:
         """Read the caller's own choice of partitions (positions are set by the caller)."""
@@ -259,8 +259,9 @@ class ConsumerCore:
         exchange, session = self.exchange, self.session
         coordinator = None if session is None else session.coordinator
         asker = NO_MEMBER if session is None else session.asker
+        kind: ConnectionKind = "group" if session is None else session.free_connection
         for question in questions:
-            exchange.ask(question, coordinator, asker)
+            exchange.ask(question, coordinator, asker, kind)
         for query in queries:
             if isinstance(query, QuerySend):
                 exchange.ask_offsets(query)
@@ -270,7 +271,7 @@ class ConsumerCore:
             if not isinstance(one, CommittedSend):
                 self._complete(one.query, one.query.error)
             elif coordinator is not None:
-                exchange.ask_committed(one, coordinator, asker)
+                exchange.ask_committed(one, coordinator, asker, kind)
 
     def _wants_coordinator(self) -> bool:
         queue = self.commits.queue

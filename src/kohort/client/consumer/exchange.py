@@ -207,8 +207,15 @@ class Exchange:
                 kind="general" if (node, lane) in self._fetching else FETCH_KINDS[lane],
             )
 
-    def ask(self, question: Question, coordinator: int | None, asker: Identity) -> None:
-        """Send a question about where to read; `asker` is a member of the consumer protocol."""
+    def ask(
+        self, question: Question, coordinator: int | None, asker: Identity, kind: ConnectionKind
+    ) -> None:
+        """Send a question about where to read.
+
+        Args:
+            asker: a member of the consumer protocol.
+            kind: the coordinator's connection that is free.
+        """
         timeout_ms, token = self._config.request_timeout_ms, question.token
         if isinstance(question, LookUp):
             assert coordinator is not None, "look-ups are planned for a known coordinator"
@@ -216,6 +223,7 @@ class Exchange:
                 coordinator,
                 tuple(question.parts),
                 asker,
+                kind,
                 lambda answer: self.answers.resolved(token, _for_offset_fetcher(question, answer)),
             )
             return
@@ -250,10 +258,20 @@ class Exchange:
 
     # -- the group's offsets ---------------------------------------------------------------------
 
-    def ask_committed(self, send: CommittedSend, coordinator: int, asker: Identity) -> None:
-        """Send a caller's query for committed offsets; `asker` as for `ask`."""
+    def ask_committed(
+        self,
+        send: CommittedSend,
+        coordinator: int,
+        asker: Identity,
+        kind: ConnectionKind,
+    ) -> None:
+        """Send a caller's query for committed offsets; `asker` and `kind` as for `ask`."""
         self._offset_fetch(
-            coordinator, send.tps, asker, lambda answer: self.answers.looked_up(send.token, answer)
+            coordinator,
+            send.tps,
+            asker,
+            kind,
+            lambda answer: self.answers.looked_up(send.token, answer),
         )
 
     def commit(self, send: CommitSend, coordinator: int, kind: ConnectionKind = "group") -> None:
@@ -284,6 +302,7 @@ class Exchange:
         coordinator: int,
         tps: tuple[TopicPartition, ...],
         asker: Identity,
+        kind: ConnectionKind,
         on_answer: LookedUp,
     ) -> None:
         ids = self._ids(tps)
@@ -306,7 +325,7 @@ class Exchange:
                 at_most=LAST_OFFSETS_BY_NAME if ids.lacking else None,
             ),
             done,
-            kind="group",
+            kind=kind,
         )
 
     def _ids(self, tps: Iterable[TopicPartition]) -> _TopicIds:

@@ -119,8 +119,8 @@ class GroupSession:
     def free_connection(self) -> ConnectionKind:
         """The connection to the coordinator on which no join or sync waits for other members.
 
-        They may wait for as long as the session of a member that died. A leave, or the last commit
-        before it, does not.
+        They may wait for as long as the session of a member that died. A leave, the last commit
+        before it, and the group's offsets that are asked for meanwhile do not.
         """
         return "general" if self._waiting else "group"
 
@@ -136,6 +136,11 @@ class GroupSession:
         if self._config.group_protocol != CONSUMER_PROTOCOL:
             return NO_MEMBER
         return self.identity or NO_MEMBER
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the member reads by a subscription now."""
+        return self.member is not None and self.member.subscription is not None
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join with these topics, or rejoin with them."""
