@@ -14,7 +14,7 @@ STATUS_CONFIG: Final = {
     "min.cleanable.dirty.ratio": "0.1",
     "message.timestamp.type": "LogAppendTime",
 }
-"""One record a process, and none of a process that has been gone for a day. Ages are by the broker's
+"""One record a process, and none of one that has been gone for a day. Ages are by the broker's
 clock: those of the processes may differ."""
 COMMANDS_CONFIG: Final = {
     "cleanup.policy": "delete",
