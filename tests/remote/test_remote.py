@@ -301,7 +301,7 @@ def test_a_paused_consumer_and_one_that_polls_too_seldom() -> None:
 
 def test_a_process_whose_clock_is_behind_is_there(cluster: Cluster) -> None:
     """Its age is by the broker's clock; by its own it counted as gone, and took no command."""
-    client = {"bootstrap_servers": cluster.bootstrap}
+    client: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap}
     ensure_topics(client, "behind.status", "behind.commands")
     now_ms = wall_ms()
     status = ProcessStatus(

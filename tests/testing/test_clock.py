@@ -342,7 +342,7 @@ def test_an_app_that_ended_by_an_error_runs_again(clock: VirtualClock, cluster: 
     assert done == [b"1", b"1"]
 
 
-def lifespan_app(cluster: Cluster, story: list[object]) -> App:
+def lifespan_app(cluster: Cluster, story: list[Any]) -> App:
     """An app with a coroutine handler that tells its story, and one record for it."""
     app = App("billing", bootstrap_servers=cluster.bootstrap, retries="none")
 
@@ -358,7 +358,7 @@ def lifespan_app(cluster: Cluster, story: list[object]) -> App:
 def test_lifespans_are_open_while_handlers_run(clock: VirtualClock, cluster: Cluster) -> None:
     """Handlers found nothing of what `@app.lifespan` opens. As a real app: one task opens and
     closes, what it started works until then, and handlers see its context."""
-    story: list[object] = []
+    story: list[Any] = []
     app = lifespan_app(cluster, story)
 
     @app.lifespan

@@ -178,7 +178,7 @@ def trouble_cuts(run: Run) -> None:
 
 
 def _committed(run: Run) -> int:
-    return sum(told.act == "committed" for told in run.history.told)
+    return sum(told.act == "committed" for told in run.history.events)
 
 
 def every_trouble() -> list[Any]:
@@ -221,13 +221,13 @@ def test_runs_with_trouble_have_a_good_history(
     finally:
         cluster.faults.clear()
     history.verify(complete=True)
-    assert len(history.told) > 50
+    assert len(history.events) > 50
     mutants_are_found(history)
 
 
 def mutants_are_found(history: History) -> None:
     """The same history with one thing in it changed is refused, for the right reason."""
-    acts = history.told
+    acts = history.events
     sent = next(a for a in acts if a.act == "sent")
     tp = sent.topic, sent.partition
     committed = [a for a in acts if a.act == "committed"]

@@ -153,7 +153,7 @@ def test_records_keep_their_times_beside_a_tombstone(
     """Its batch is stored with the time of its deletion (KIP-534): every reader must see through
     that."""
     harness = Harness(**CONFIG)
-    config = {"segment_bytes": "300", "message_timestamp_type": timestamp_type}
+    config: dict[str, Any] = {"segment_bytes": "300", "message_timestamp_type": timestamp_type}
     harness.create("c", cleanup_policy="compact", delete_retention_ms="1000", **config)
     builder = BatchBuilder(codec)
     for n, timestamp in enumerate(TIMES):
@@ -325,7 +325,7 @@ def test_a_power_cut_after_compacting_loses_nothing_that_was_flushed(block: int)
 def test_what_compaction_emptied_still_expires() -> None:
     """With `compact,delete`: a segment that lost its records does not keep those behind it."""
     harness = Harness(durability="memory", log_index_interval_bytes=100)
-    config = {"cleanup_policy": "compact,delete", "segment_bytes": "1000"}
+    config: dict[str, Any] = {"cleanup_policy": "compact,delete", "segment_bytes": "1000"}
     harness.create("c", retention_ms=str(DAY_MS), **config)
     keys = [b"hot"] * 8 + [b"k%d" % n for n in range(8)] + [b"hot"] * 2
     for key in keys:
@@ -345,8 +345,7 @@ def test_what_is_deleted_meanwhile_ends_a_pass(tmp_path: Path, by: str, on_disk:
     """Segments that it has chosen are gone: it begins again, and the partition stays online."""
     files = OsFiles(tmp_path) if on_disk else MemoryFiles()
     harness = Harness(files, **{**CONFIG, "durability": "fsync" if on_disk else "memory"})
-    config = {"cleanup_policy": "compact,delete", "segment_bytes": "600", "retention_ms": "-1"}
-    harness.create("c", **config)
+    harness.create("c", cleanup_policy="compact,delete", segment_bytes="600", retention_ms="-1")
     fill(harness, random.Random(1), 40, keys=400)
     partition, log = harness.node.topics.partition("c", 0), log_of(harness)
     assert partition is not None

@@ -166,14 +166,15 @@ def began_ms(segment: Segment, now_ms: int) -> int:
     Of one that a process before this has begun, the batch says so, as in Kafka: else its age would
     be 0 after every start. Where that cannot be, it is as if it had begun now.
     """
-    if segment.first_append_ms is None:
-        stamped = -1
-        with suppress(OSError, CorruptRecordError):  # its readers get the error
-            for header in headers(segment.file.read, 0, segment.size, HEADER_BYTES):
-                stamped = header.max_timestamp
-                break
-        segment.first_append_ms = stamped if 0 <= stamped <= now_ms else now_ms
-    return segment.first_append_ms
+    if segment.first_append_ms is not None:
+        return segment.first_append_ms
+    stamped = -1
+    with suppress(OSError, CorruptRecordError):  # its readers get the error
+        for header in headers(segment.file.read, 0, segment.size, HEADER_BYTES):
+            stamped = header.max_timestamp
+            break
+    began = segment.first_append_ms = stamped if 0 <= stamped <= now_ms else now_ms
+    return began
 
 
 class IndexMemory:
