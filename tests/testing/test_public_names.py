@@ -63,8 +63,8 @@ CLUSTER = (
     "nodes request restart restart_node running start stop stop_node tap"
 )
 HISTORY = (
-    "assigned check committed died event follow line lost moved read revoked sent told verify wait "
-    "wait_until_read"
+    "assigned check committed died event events follow line lost moved read revoked sent verify "
+    "wait wait_until_read"
 )
 CLOCK = (
     "advance drives elapsed_s forget new_loop notices now_ms run_app run_beside run_until wall_ms"

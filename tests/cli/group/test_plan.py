@@ -123,15 +123,15 @@ def test_ones_own_by_module_and_class(
     bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file in the working directory; a plan that breaks the contract is refused by rule."""
-    (tmp_path / "my_assignors.py").write_text(MINE)
+    (tmp_path / "plan_assignors.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     made = ["--members", "a,b", "--topics", "t:3"]
-    assert "t(0-2)" in bare("group", "plan", "--assignor", "my_assignors:First", *made).out
-    ran = bare("group", "plan", "--assignor", "my_assignors:Nothing", *made)
+    assert "t(0-2)" in bare("group", "plan", "--assignor", "plan_assignors:First", *made).out
+    ran = bare("group", "plan", "--assignor", "plan_assignors:Nothing", *made)
     assert ran.code == 1
     assert "nobody gets 't' partitions [0, 1, 2]" in ran.err
-    ran = bare("group", "plan", "--assignor", "my_assignors:Missing", *made)
+    ran = bare("group", "plan", "--assignor", "plan_assignors:Missing", *made)
     assert ran.code == 2
     assert "AttributeError" in ran.err
 

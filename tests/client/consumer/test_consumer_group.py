@@ -377,18 +377,18 @@ def test_a_pattern_that_matches_nothing_ends_the_subscription_before(world, prot
 def test_committed_offsets_are_answered_while_a_join_waits(world: World) -> None:
     """They were asked for on the connection where the join waits for the others' next poll, and
     their timeout closed it: the join was lost."""
-    config = {"group_id": world.group(), "partition_assignment_strategy": "cooperative-sticky"}
+    config = {"group_id": world.group(), "partition_assignment_strategy": "range"}
     first, second, third = (world.consumer(**config) for _ in range(3))
     topic = world.topic(4, records=4)
     for consumer in (first, second):
         consumer.subscribe([topic])
     until(lambda: shared(first, second), first, second)
-    until(lambda: not (first.rebalance_pending or second.rebalance_pending), first, second)
+    (partition, *_) = sorted(first.assignment())
     third.subscribe([topic])
     session = known(first._core.session)
+    # The second one gives its partitions up at its next poll, and joins then.
     until(lambda: session.free_connection == "general", first, third)
-    (partition, *_) = sorted(first.assignment())
-    assert first.committed([partition], timeout=PATIENCE_S / 2)
+    assert partition in first.committed([partition], timeout=PATIENCE_S / 2)
     every = (first, second, third)
     until(lambda: all(each.assignment() for each in every), *every)
     assert "lost" not in str(session.member and session.member.last_reason)

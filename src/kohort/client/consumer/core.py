@@ -125,8 +125,13 @@ class ConsumerCore:
         matched = self.topics.matched = self.topics.match()
         if subscription.remote is not None:
             self.session.subscribe_pattern(subscription.remote.pattern)
-        elif subscription.pattern is None or matched or self.session.is_subscribed:
+        elif subscription.pattern is None or matched or self._is_subscribed():
             self.session.subscribe(matched)  # to nothing: what an earlier one matched is given up
+
+    def _is_subscribed(self) -> bool:
+        """Whether a member reads by an earlier subscription."""
+        member = None if self.session is None else self.session.member
+        return member is not None and member.subscription is not None
 
     def assign(self) -> None:
         """Read the caller's own choice of partitions (positions are set by the caller)."""

@@ -137,11 +137,6 @@ class GroupSession:
             return NO_MEMBER
         return self.identity or NO_MEMBER
 
-    @property
-    def is_subscribed(self) -> bool:
-        """Whether the member reads by a subscription now."""
-        return self.member is not None and self.member.subscription is not None
-
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join with these topics, or rejoin with them."""
         self._run(self._member().subscribe(frozenset(topics), self._now()))
