@@ -115,6 +115,12 @@ class ExactEngine(Engine):
             publication.item.settled = True
             self._settled.append(publication)
 
+    def clock_stepped(self, step_ms: int) -> None:
+        """As `Engine.clock_stepped`; refused records are published again no later, either."""
+        super().clock_stepped(step_ms)
+        for publication in self._settled:
+            publication.wait_until_ms += step_ms
+
     # -- batches -------------------------------------------------------------------------------
 
     def batch(self, now_ms: int, most: int = MOST_PUBLICATIONS) -> Batch | None:
@@ -131,6 +137,7 @@ class ExactEngine(Engine):
             elif publication.wait_until_ms > now_ms or len(chosen) >= most:
                 left.append(publication)
             else:
+                publication.wait_until_ms = 0
                 chosen.append(publication)
         plain = {p: items for p, items in self._plain.items() if p.live}
         commits, unfit = self._foretold(chosen, plain)

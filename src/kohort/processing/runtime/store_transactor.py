@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kohort.client.common.completion import steady_s
 from kohort.client.common.types import GroupMetadata
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.producer import Producer
@@ -52,6 +53,7 @@ class StoreTransactor(Transactor):
     Args:
         topic_ids: of every topic, as text; empty where brokers have none.
         now_ms: the wall clock.
+        now_s: a steady clock.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class StoreTransactor(Transactor):
         partitions: Callable[[str], int],
         topic_ids: Mapping[str, str],
         now_ms: Callable[[], int],
+        *,
+        now_s: Callable[[], float] = steady_s,
     ) -> None:
         super().__init__()
         self._group = group
         self._store = store
-        self._sends = Sends(producer, partitions, lambda: now_ms() / 1_000)
+        self._sends = Sends(producer, partitions, now_s)
         self._topic_ids = topic_ids
         self._now_ms = now_ms
         self._rows: dict[TopicPartition, ProgressRow] = {}
