@@ -197,12 +197,7 @@ class StoreTransactor(Transactor):
         """The answer may have been lost, and not the transaction: the store tells."""
         while True:
             try:
-                committed = all(
-                    (row := self._store.progress(self._group, *key)) is not None
-                    and (row.epoch, row.next_offset, row.snapshot)
-                    == (self._rows[key].epoch, commit.offset, commit.metadata)
-                    for key, commit in batch.commits.items()
-                )
+                committed = self._is_committed(batch)
             except StoreBusyError as worse:
                 if self._is_stopped_while_away(
                     "whether a transaction was committed is not known yet (%s)", worse
@@ -211,6 +206,25 @@ class StoreTransactor(Transactor):
                 continue
             self._is_there()
             return self._committed(batch) if committed else Verdict(batch, error)
+
+    def _is_committed(self, batch: Batch) -> bool:
+        """Whether the store is where a batch has moved it, in partitions that are still ours.
+
+        The next owner of another one may have moved it on. Where all were taken over nothing tells,
+        and the next try is fenced.
+        """
+        rows = {key: self._store.progress(self._group, *key) for key in batch.commits}
+        ours = {
+            key: row
+            for key, row in rows.items()
+            if row is None or row.epoch == self._rows[key].epoch
+        }
+        return bool(ours) and all(
+            row is not None
+            and (row.next_offset, row.snapshot)
+            == (batch.commits[key].offset, batch.commits[key].metadata)
+            for key, row in ours.items()
+        )
 
     def _publish(self, batch: Batch) -> Verdict | None:
         """Copies and outputs, acknowledged; a verdict when some were refused."""
