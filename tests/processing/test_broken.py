@@ -629,6 +629,47 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
     assert runner.engine.ready("threads") == 1
 
 
+def test_a_deleted_topic_does_not_keep_the_others_from_their_first_commit() -> None:
+    """Until a rebalance takes it away, which may be minutes, one commit for all failed as a whole:
+    nothing of a newly assigned partition began.
+    """
+    gone, refused = TopicPartition("gone", 0), list[int]()
+
+    class Deleted:
+        def nudge(self):
+            pass
+
+        def assignment(self):
+            return set()
+
+        def committed(self, partitions):
+            return {}
+
+        def commit_async(self, offsets, on_done):
+            error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "gone-0 was not committed")
+            refused.append(len(offsets))
+            on_done(None, error if gone in offsets else None)
+
+    runner = shell.Runner(Engine([route(), route("gone")]), fake(Deleted()), [])
+    runner.on_partitions_assigned([gone, TopicPartition(*TP)])
+    for key in (gone, TP):
+        runner.engine.polled(key, records(0, topic=key[0]), 1, 0)
+    runner._commit(0)
+    assert not runner.engine.ready("threads")
+    runner._commit(0)
+    assert runner.engine.ready("threads") == 1
+    runner._commit(0)
+    assert refused == [2, 1, 1, 1]
+    runner.engine.removed([gone])
+    for number in (1, 2):
+        new = [TopicPartition(topic, number) for topic in ("orders", "gone")]
+        runner.on_partitions_assigned(new)
+        for key in new:
+            runner.engine.polled(key, (), 1, 0)
+        runner._commit(0)
+    assert refused[4:] == [1, 1, 2], "all in one again, once none was refused"
+
+
 class Idle(Transactor):
     """Has nothing to do."""
 

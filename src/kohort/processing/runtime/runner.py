@@ -28,6 +28,7 @@ from kohort.client.common.completion import driven, pause, steady_ms, wall_ms
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.consumer import Consumer
+from kohort.client.consumer.plan.missing_topics import UNKNOWN_TOPIC_CODES
 from kohort.errors import (
     BrokerError,
     ConnectionFailedError,
@@ -154,7 +155,10 @@ class Runner(RebalanceListener):
         self._is_virtual = False
         """Time is virtual: it costs nothing to wait, and something to look in between."""
         self._epoch = 0
-        self._committing = False
+        self._committing = 0
+        """So many commits have no answer yet."""
+        self._commit_apart = False
+        """One was refused for the sake of one topic: the next are made for each topic by itself."""
         self._steps = ClockSteps()
         # Of the steady clock, as is every other member named `..._due_ms`:
         self._commit_due_ms = self._gaps_due_ms = self.steady_ms()
@@ -502,10 +506,18 @@ class Runner(RebalanceListener):
         commits = self.engine.commits()
         if not commits:
             return
-        self._committing = True
+        if self._commit_apart:
+            self._commit_apart = False
+            parts = _by_topic(commits)
+        else:
+            parts = [commits]
+        self._committing = len(parts)
+        for part in parts:
+            self._commit_part(part)
 
+    def _commit_part(self, commits: Mapping[tuple[str, int], Commit]) -> None:
         def on_committed(_: object, error: KohortError | None) -> None:
-            self._committing = False
+            self._committing -= 1
             self._committed(commits, error)
             self.consumer.nudge()  # what waited for this commit may begin, or wants one of its own
 
@@ -520,6 +532,8 @@ class Runner(RebalanceListener):
             self.engine.metadata_refused(commits)
             self._commit_due_ms = self.steady_ms()
         else:
+            if isinstance(error, BrokerError) and error.code in UNKNOWN_TOPIC_CODES:
+                self._commit_apart = True
             log.warning("a commit failed: %s; it is repeated", error)
 
     # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
@@ -655,6 +669,16 @@ def _may_pass(error: KohortError) -> bool:
     if isinstance(error, BrokerError):
         return error.retriable
     return isinstance(error, (KafkaTimeoutError, ConnectionFailedError))
+
+
+def _by_topic(
+    commits: Mapping[tuple[str, int], Commit],
+) -> list[dict[tuple[str, int], Commit]]:
+    """The commits of each topic by themselves."""
+    by: dict[str, dict[tuple[str, int], Commit]] = {}
+    for key, commit in commits.items():
+        by.setdefault(key[0], {})[key] = commit
+    return list(by.values())
 
 
 def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, OffsetAndMetadata]:
