@@ -280,6 +280,7 @@ class ExactWorld(World):
                 lambda topic: self.partitions,
                 {},
                 lambda: self.now_ms,
+                now_s=lambda: self.now_ms / 1_000,
             )
 
         def committed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Callable
 from queue import SimpleQueue
 
 import pytest
@@ -21,6 +22,7 @@ from kohort.errors import (
 from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.engine import Engine
+from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
 from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.partition_state import Item, OnFailure
@@ -28,6 +30,8 @@ from kohort.processing.engine.state import Limits
 from kohort.processing.engine.tracker import PartitionTracker
 from kohort.processing.runtime import retry_topic_poller as poller_module
 from kohort.processing.runtime import runner as shell
+from kohort.processing.runtime.clock_steps import ClockSteps
+from kohort.processing.runtime.exactly_once_runner import ExactRunner
 from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
 from kohort.processing.runtime.transactor import Transactor
 from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
@@ -43,6 +47,10 @@ from tests.patience import PATIENCE_S
 from tests.processing.world import World, route
 
 TP = ("orders", 0)
+
+
+HOUR_MS = 3_600_000
+EPOCH_MS = 10**12
 
 
 def nothing(record, attempt):
@@ -301,6 +309,28 @@ def test_the_poller_does_not_wait_for_what_is_no_longer_ours() -> None:
     assert keeper._ask({("retry_topic", 1): 0}) == 1_000
     now += 1_000
     assert keeper._ask({("retry_topic", 1): 0}) > 1_000
+
+
+def test_a_clock_that_is_set_back_does_not_keep_the_poller_from_asking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asked again when the clock was where it had been: in an hour."""
+    now = [EPOCH_MS]
+    keeper = RetryTopicPoller(
+        {"retry_topic": 300_000}, 0, fake(Port()), lambda: now[0], lambda ends: None
+    )
+    at = ("retry_topic", 0)
+    keeper._ask({at: 0})
+    now[0] -= HOUR_MS
+    assert keeper._ask({at: 0}) == 30_000
+    opened = keeper._gate.opened(at)
+    assert opened is not None
+    assert opened.next_check_ms == now[0] + 30_000, "asked at the new time"
+    monkeypatch.setattr(poller_module, "DEPTH_WAIT_S", 0)
+    keeper._asked_ms = now[0] + HOUR_MS
+    with keeper._changed:
+        keeper._look_again()
+    assert keeper._ask_anew, "the last depths are not of the future"
 
 
 def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
@@ -658,6 +688,47 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
     assert runner.engine.ready("threads") == 1
 
 
+def test_a_deleted_topic_does_not_keep_the_others_from_their_first_commit() -> None:
+    """Until a rebalance takes it away, which may be minutes, one commit for all failed as a whole:
+    nothing of a newly assigned partition began.
+    """
+    gone, refused = TopicPartition("gone", 0), list[int]()
+
+    class Deleted:
+        def nudge(self):
+            pass
+
+        def assignment(self):
+            return set()
+
+        def committed(self, partitions):
+            return {}
+
+        def commit_async(self, offsets, on_done):
+            error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "gone-0 was not committed")
+            refused.append(len(offsets))
+            on_done(None, error if gone in offsets else None)
+
+    runner = shell.Runner(Engine([route(), route("gone")]), fake(Deleted()), [])
+    runner.on_partitions_assigned([gone, TopicPartition(*TP)])
+    for key in (gone, TP):
+        runner.engine.polled(key, records(0, topic=key[0]), 1, 0)
+    runner._commit(0)
+    assert not runner.engine.ready("threads")
+    runner._commit(0)
+    assert runner.engine.ready("threads") == 1
+    runner._commit(0)
+    assert refused == [2, 1, 1, 1]
+    runner.engine.removed([gone])
+    for number in (1, 2):
+        new = [TopicPartition(topic, number) for topic in ("orders", "gone")]
+        runner.on_partitions_assigned(new)
+        for key in new:
+            runner.engine.polled(key, (), 1, 0)
+        runner._commit(0)
+    assert refused[4:] == [1, 1, 2], "all in one again, once none was refused"
+
+
 class Idle(Transactor):
     """Has nothing to do."""
 
@@ -680,3 +751,169 @@ def test_nobody_waits_for_a_thread_of_transactions_that_has_ended() -> None:
     transactor.stop(10)
     with pytest.raises(KohortError, match="has ended"):
         transactor.take_over({})
+
+
+class Keeps:
+    """A consumer with one partition, which reads nothing and keeps what is committed."""
+
+    def __init__(self) -> None:
+        self.commits: list[int] = []
+        self.position = 1
+        self.polled: Callable[[], None] = lambda: None
+
+    def subscribe(self, topics, listener):
+        listener.on_partitions_assigned([TopicPartition(*TP)])
+
+    def poll(self, timeout_s):
+        self.waited_s = timeout_s
+        self.polled()
+        return ()
+
+    def assignment(self):
+        return {TopicPartition(*TP)}
+
+    def committed(self, partitions):
+        return {}
+
+    def commit_async(self, offsets, on_done):
+        self.commits += [at.offset for at in offsets.values()]
+        on_done(None, None)
+
+    def commit(self, offsets):
+        self.commits += [at.offset for at in offsets.values()]
+
+    def positions(self):
+        return {TopicPartition(*TP): self.position}
+
+    def paused(self):
+        return set()
+
+    def health(self):
+        return Healthy()
+
+    def group_metadata(self):
+        return None
+
+    def nudge(self):
+        pass
+
+
+class Healthy:
+    concerns = ()
+
+
+class Commits:
+    """A transactor that commits every batch, the second one at its second try."""
+
+    def __init__(self, consumer: Keeps) -> None:
+        self.consumer, self.batches = consumer, 0
+
+    def start(self, report) -> None:
+        self.report = report
+
+    def take_over(self, starts):
+        return starts
+
+    def submit(self, batch, member) -> None:
+        self.batches += 1
+        if self.batches == 2:
+            self.report(Verdict(batch, KafkaTimeoutError("busy")))
+            return
+        self.consumer.commits += [commit.offset for commit in batch.commits.values()]
+        self.report(Verdict(batch))
+
+    def stop(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])
+@pytest.mark.parametrize("kind", [Engine, ExactEngine])
+def test_a_clock_that_is_set_delays_no_commit(kind, step_ms: int) -> None:
+    """Every commit, and what else is done at intervals, waited until a clock that was set back by
+    an hour was where it had been.
+    """
+    consumer, time_ms, turns = Keeps(), [0], [0]
+    shift_ms = [EPOCH_MS]
+    engine = kind([route()], crash_guard=False)
+    runner = (shell.Runner if kind is Engine else ExactRunner)(
+        engine,
+        fake(consumer),
+        [],
+        shell.Timing(progress_timeout_ms=60_000),
+        now_ms=lambda: time_ms[0] + shift_ms[0],
+        steady_ms=lambda: time_ms[0],
+    )
+
+    def polled() -> None:
+        turns[0] += 1
+        time_ms[0] += 1_000
+        if turns[0] == 3:
+            shift_ms[0] += step_ms
+        consumer.position += 1
+        if turns[0] == 8:
+            runner.stop()
+
+    consumer.polled = polled
+    fake(runner).transactor = Commits(consumer)
+    runner.run(fake(Keeps()), None)
+    assert len(set(consumer.commits)) >= 6
+    assert consumer.waited_s <= 1.0
+
+
+def test_a_clock_that_is_set_lengthens_no_wait_of_the_engine() -> None:
+    """Tries in place, refused copies and open circuits waited for the hour, too; only what is due
+    by a broker's timestamp has to.
+    """
+    now = EPOCH_MS
+    circuit = CircuitConfig(tokens=1, pause_ms=5_000)
+    orders = route(retries="5m", blocking=Blocking.parse("1s"), circuit=circuit)
+    engine = Engine([orders], crash_guard=False)
+    started(engine)
+    engine.assigned(("orders.billing.retry.5m", 0), 9, 0)
+    engine.polled(TP, records(0), 1, now)
+    engine.finished(engine.take("threads", 1, now), [stated("down", permanent=False)], now)
+    assert engine.next_deadline() == now + 1_000
+    now -= HOUR_MS
+    engine.clock_stepped(-HOUR_MS)
+    assert engine.next_deadline() == now + 1_000
+    engine.tick(now + 1_000)
+    engine.finished(engine.take("threads", 1, now), [stated("down", permanent=False)], now)
+    assert engine.partitions[TP].circuit.reopens_ms == now + 5_000
+    (copy,) = engine.publications()
+    engine.published(copy, now, KafkaTimeoutError("no metadata"))
+    now += HOUR_MS
+    engine.clock_stepped(HOUR_MS)
+    assert engine.partitions[TP].circuit.reopens_ms == now + 5_000
+    assert not engine.publications()
+    engine.tick(now + 500)
+    assert engine.publications() == [copy]
+
+
+def test_a_clock_that_is_set_delays_no_transaction() -> None:
+    """Refused records of a transaction waited, too."""
+    now = EPOCH_MS
+    engine = ExactEngine([route()], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, now)
+    engine.finished(engine.take("threads", 1, now), [stated("bad", permanent=True)], now)
+    for step_ms in (-HOUR_MS, HOUR_MS):
+        batch = engine.batch(now)
+        assert batch is not None
+        verdict = Verdict(batch, KafkaTimeoutError("no metadata"), refused=[0])
+        engine.transaction_aborted(verdict, now)
+        wait_ms = (engine.next_try_ms or 0) - now
+        assert wait_ms > 0
+        now += step_ms
+        engine.clock_stepped(step_ms)
+        assert engine.next_try_ms == now + wait_ms
+        now += wait_ms
+
+
+def test_small_steps_of_a_clock_add_up_to_one() -> None:
+    steps = ClockSteps()
+    assert steps.step_ms(EPOCH_MS, 0) == 0, "the first look"
+    assert steps.step_ms(EPOCH_MS + 5_000, 5_000) == 0
+    assert steps.step_ms(EPOCH_MS + 5_400, 6_000) == 0
+    assert steps.step_ms(EPOCH_MS + 5_800, 7_000) == -1_200
+    assert steps.step_ms(EPOCH_MS + 6_800, 8_000) == 0
+    assert steps.step_ms(EPOCH_MS + HOUR_MS, 8_000) == HOUR_MS - 6_800

@@ -192,7 +192,7 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
     engine.finished(items, [Done([Output("out", b"v")]), None], 0)
     now_ms, member, refused = [0], Member(), Refused(times)
     shell = Runner if kind is Engine else ExactRunner
-    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0])
+    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0], steady_ms=lambda: now_ms[0])
     wait = runner._inbox_first
 
     def passing(left_ms: int) -> None:
@@ -225,7 +225,7 @@ def test_an_end_whose_last_commit_failed_is_not_clean(kind) -> None:
     engine.finished(engine.take("threads", 1, 0), [None], 0)
     now_ms, member, refused = [0], Member(), Refused(1_000)
     shell = Runner if kind is Engine else ExactRunner
-    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0])
+    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0], steady_ms=lambda: now_ms[0])
     fake(member).commit = Mock(side_effect=KafkaTimeoutError("the coordinator does not answer"))
     wait = runner._inbox_first
 

@@ -63,6 +63,13 @@ def test_another_kind_and_the_dead_letter_topic_are_told_anew() -> None:
     assert log.last == failed(3, dead=True)
 
 
+def test_a_clock_that_is_set_back_silences_no_kind() -> None:
+    log = FailureLog()
+    assert log.note(failed(3_600_000))
+    assert log.note(failed(SECOND)), "it was silent for an hour"
+    assert log.note(failed(2 * SECOND)) is None
+
+
 def test_kinds_are_bounded() -> None:
     log = FailureLog(most_kinds=2)
     for kind in ("f1", "f2", "f3"):

@@ -189,7 +189,7 @@ def test_closing_code_has_what_is_left_of_drain(hurried) -> None:
 
     engine = Engine([route()], crash_guard=False)
     now_ms, member = [0], Member()
-    runner = Runner(engine, fake(member), [fake(Pool())], now_ms=lambda: now_ms[0])
+    runner = Runner(engine, fake(member), [fake(Pool())], steady_ms=lambda: now_ms[0])
     end = runner._end
     runner._end = lambda: (end(), now_ms.__setitem__(0, 4_000))[0]
     runner.stop(at_once=hurried)

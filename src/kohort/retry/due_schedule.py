@@ -10,6 +10,7 @@ Rules (D2; each is a test):
   moved may answer -1 although later records qualify. Unproven, the range is scanned.
 - The gate answers from its cache until `next_check_ms`: an idle retry topic costs one question
   every 30 s at most, a busy one is asked when its next record falls due.
+- An answer holds for 30 s at most, even when the clock is set back meanwhile.
 - What the gate has opened stays open; it never closes behind a reader.
 
     questions(now) -> what to ask     answer(...) -> Opened | NeedProof | NeedScan
@@ -72,6 +73,10 @@ class Opened:
     latest: int = NO_OFFSET
     next_due_ms: int | None = None
     """When the first record that is not due falls due; None: there is none."""
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether it need not be asked again. A clock that was set back makes it no younger."""
+        return now_ms < self.next_check_ms <= now_ms + MAX_CHECK_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ class DueSchedule:
         asked: list[Question] = []
         for partition, start in starts.items():
             known = self._open.get(partition)
-            if known is not None and now_ms < known.next_check_ms and known.end >= start:
+            if known is not None and known.holds(now_ms) and known.end >= start:
                 continue
             target = now_ms - self.delays_ms[partition[0]] - self.skew_ms + 1
             asked.append(Question(partition, start, max(target, 0)))

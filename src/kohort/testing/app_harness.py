@@ -293,6 +293,7 @@ class AppHarness:
             lambda _: self.topics.partitions,
             {},
             lambda: self.now_ms,
+            now_s=lambda: self.now_ms / 1_000,
         )
 
     def _close_transactor(self) -> None:

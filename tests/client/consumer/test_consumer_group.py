@@ -9,8 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from kohort import OffsetAndMetadata, RebalanceListener, TopicPartition
-from kohort.errors import CommitFailedError, ConfigError, FencedError, KohortError, UsageError
+from kohort import Admin, OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConfigError,
+    ErrorCode,
+    FencedError,
+    KohortError,
+    UsageError,
+)
 from kohort.group.member.classic import ClassicMember
 from tests.client.consumer_world import Listener, World, shared, take, until, values
 from tests.clusters import APACHE, Cluster
@@ -59,6 +67,53 @@ def test_a_second_member_takes_half_and_gives_it_back(world: World, strategy: st
     world.produce(topic, 4, range(480, 500))
     seen += take(first, 20)
     assert sorted(seen, key=int) == values(range(500))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_topic_that_is_deleted_stops_nothing(world: World, protocol: str) -> None:
+    """The commit of its partitions held up all others, and the rebalance that gives them up, for
+    `default_api_timeout_ms`.
+    """
+    gone, kept = world.topic(1, records=5, stem="gone"), world.topic(1, records=5, stem="kept")
+    left = TopicPartition(kept, 0)
+    consumer = world.consumer(
+        group_id=world.group(),
+        group_protocol=protocol,
+        default_api_timeout_ms=600_000,
+        allow_auto_create_topics=False,
+    )
+    consumer.subscribe([gone, kept])
+    take(consumer, 10)
+    with Admin(bootstrap_servers=world.cluster.bootstrap) as admin:
+        admin.delete_topics([gone])
+    until(lambda: gone in consumer._cluster.metadata.errors, consumer)
+    consumer.commit({left: 3})
+    until(lambda: consumer.assignment() == {left}, consumer)
+    world.produce(kept, 1, range(5, 10))
+    assert take(consumer, 5) == values(range(5, 10))
+    consumer.commit()
+    assert known(consumer.committed([left])[left]).offset == 10
+
+
+def test_a_commit_for_a_deleted_topic_fails_and_others_do_not(world: World) -> None:
+    """It was sent again for `default_api_timeout_ms`, and the others behind it waited."""
+    gone, kept = world.topic(1, stem="gone"), world.topic(1, stem="kept")
+    lost, left = TopicPartition(gone, 0), TopicPartition(kept, 0)
+    consumer = world.consumer(
+        group_id=world.group(),
+        enable_auto_commit=False,
+        default_api_timeout_ms=600_000,
+        allow_auto_create_topics=False,
+    )
+    consumer.assign([lost, left])
+    until(lambda: consumer.position(lost) == 0, consumer)
+    with Admin(bootstrap_servers=world.cluster.bootstrap) as admin:
+        admin.delete_topics([gone])
+    until(lambda: gone in consumer._cluster.metadata.errors, consumer)
+    with pytest.raises(BrokerError, match=gone) as refused:
+        consumer.commit({lost: 1, left: 2})
+    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert consumer.committed([left])[left] == OffsetAndMetadata(2)
 
 
 @BOTH

@@ -15,14 +15,15 @@ from unittest.mock import Mock
 import pytest
 
 from kohort.client.common.types import GroupMetadata
-from kohort.errors import ErrorCode, FencedError
+from kohort.errors import BrokerError, ErrorCode, FencedError
 from kohort.processing.engine.dispatcher import Order
-from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
+from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine, Verdict
 from kohort.processing.engine.partition_state import OnFailure
 from kohort.processing.engine.state import Limits
 from kohort.processing.engine.tracker import PartitionTracker
 from kohort.processing.runtime import store_transactor
 from kohort.processing.runtime.kafka_transactor import KafkaTransactor
+from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.runtime.transactor import Judged
 from kohort.retry import Permanent, Temporary
@@ -217,6 +218,106 @@ def test_a_fenced_producer_is_replaced(tmp_path, monkeypatch) -> None:
     world.run_out()
     assert world.engine.counts["transactions_aborted"] == 3
     check(world)
+
+
+def two_partitions(path: Path, mode: str) -> tuple[ExactWorld, Batch]:
+    """A batch of two records in each of two partitions, about to be committed."""
+    url = f"sqlite:///{path}/{next(numbers)}.db" if mode == "store" else None
+    world = ExactWorld([route()], lambda record, attempt: None, partitions=2, url=url)
+    watch_store(world)
+    for n in range(4):
+        world.produce("orders", n % 2, b"k%d" % n, b"%d" % n)
+    for _ in range(50):
+        world.step()
+    batch = world.engine.batch(world.now_ms)
+    assert batch is not None
+    assert [batch.commits["orders", n].offset for n in range(2)] == [2, 2]
+    return world, batch
+
+
+def ended(world: ExactWorld, batch: Batch) -> Verdict:
+    """A batch that was put through, and the engine has heard of it."""
+    life = world.life
+    verdict = life.transactor._commit_batch(
+        batch, GroupMetadata("billing", life.generation, "m", None)
+    )
+    if verdict.error is None:
+        life.engine.transaction_committed(batch, world.now_ms)
+    else:
+        life.engine.transaction_aborted(verdict, world.now_ms)
+    return verdict
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_only_what_is_still_ours_tells_whether_a_transaction_was_committed(
+    mode, applied, tmp_path, monkeypatch
+) -> None:
+    """E2: its answer was lost, and the next owner of a revoked partition had continued there. That
+    was taken for a transaction that was not committed, and the outputs of the others came twice; an
+    app with a store ended.
+    """
+    world, batch = two_partitions(tmp_path, mode)
+    life, moved = world.life, ("orders", 1)
+
+    def taken_over() -> None:
+        """The drain was over; the next owner handles one more record and commits it."""
+        life.engine.removed([moved])
+        if mode == "kafka":
+            world.commits[moved] = (3, "")
+        else:
+            taking = world.make_transactor()
+            taking._take_over({moved: Start(2, "")})
+            taking._close()
+
+    def lost(self, timeout_s=None) -> None:
+        if applied:
+            self.apply()
+        taken_over()
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer was lost")
+
+    with monkeypatch.context() as once:
+        if mode == "kafka":
+            once.setattr(Transactional, "commit_transaction", lost)
+        else:
+            store = of_type(life.transactor, StoreTransactor)._store
+            advance = store.advance
+
+            def advanced(change, done_at):
+                if applied:
+                    advance(change, done_at)
+                taken_over()
+                raise StoreBusyError("the answer was lost")
+
+            once.setattr(store, "advance", advanced)
+        assert (ended(world, batch).error is None) is applied
+    while (again := world.engine.batch(world.now_ms)) is not None:
+        assert ended(world, again).error is None
+    of_others = ["1", "3"] if applied else []
+    assert world.results() == Counter(["0", "2", *of_others])
+    world.close()
+
+
+def test_a_store_whose_partitions_were_all_taken_over_refuses_the_batch(tmp_path) -> None:
+    """E2: nothing tells then whether it was committed; the next try finds who owns them."""
+    world, batch = two_partitions(tmp_path, "store")
+    store = of_type(world.life.transactor, StoreTransactor)._store
+    advance = store.advance
+
+    def advanced(change, done_at):
+        taking = world.make_transactor()
+        taking._take_over({key: Start(0, "") for key in batch.commits})
+        taking._close()
+        store.advance = advance
+        raise StoreBusyError("the answer was lost")
+
+    store.advance = advanced
+    assert ended(world, batch).error is not None
+    again = world.engine.batch(world.now_ms)
+    assert again is not None
+    assert set(ended(world, again).fenced) == set(batch.commits)
+    assert world.results() == Counter()
+    world.close()
 
 
 SEEDS = 12

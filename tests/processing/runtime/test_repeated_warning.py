@@ -33,6 +33,13 @@ def test_what_becomes_another_is_said_at_once() -> None:
     assert complaint.is_due("locked", FIRST_MS + 2)
 
 
+def test_a_clock_that_is_set_back_silences_nothing() -> None:
+    complaint = Complaint()
+    assert complaint.is_due("away", HOUR_MS)
+    assert complaint.is_due("away", 1_000), "it was silent for an hour"
+    assert not complaint.is_due("away", 2_000)
+
+
 def test_the_end_is_said_once_and_what_begins_again_at_once() -> None:
     complaint = Complaint()
     assert not complaint.is_over()

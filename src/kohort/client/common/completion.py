@@ -70,6 +70,13 @@ def steady_s() -> float:
     return time.monotonic()
 
 
+def steady_ms() -> int:
+    """As `steady_s`, in whole milliseconds."""
+    if driver is not None and driver.drives():
+        return driver.wall_ms()
+    return time.monotonic_ns() // 1_000_000
+
+
 def pause(seconds: float) -> None:
     """Let time pass; virtual time where this thread's waits are virtual."""
     clock = driven()

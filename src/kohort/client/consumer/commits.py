@@ -31,7 +31,7 @@ from kohort.client.consumer.plan.commit_queue import (
 from kohort.client.consumer.plan.positions import Positions
 from kohort.client.consumer.plan.subscription import Subscription
 from kohort.client.consumer.setup import warn
-from kohort.errors import KohortError
+from kohort.errors import ErrorCode, KohortError
 from kohort.metrics.events import OffsetsCommitted
 
 Done = Callable[[KohortError | None], None]
@@ -172,7 +172,7 @@ class Commits:
         """The outcome of an OffsetCommit: codes by partition, or the error that came instead."""
         assert self.queue is not None, "only a group's queue commits"
         with self._owner.lock:
-            effects = self.queue.answered(token, answer, self._loop.now_ms())
+            effects = self.queue.answered(token, answer, self._loop.now_ms(), self._is_missing)
         self.run(effects)
 
     def abandon(self, error: KohortError) -> None:
@@ -180,6 +180,10 @@ class Commits:
         with self._owner.lock:
             left = self.queue.abandon(error) if self.queue is not None else []
         self.run(left)
+
+    def _is_missing(self, topic: str) -> bool:
+        code = self._owner.cluster.metadata.errors.get(topic)
+        return code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _owned(self, tp: TopicPartition) -> int | None:
         position = self._owner.positions.partitions.get(tp)

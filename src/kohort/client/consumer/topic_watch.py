@@ -17,7 +17,7 @@ from kohort.client.consumer.caller_inbox import CallerInbox
 from kohort.client.consumer.group_session import GroupSession
 from kohort.client.consumer.plan.missing_topics import (
     TOPIC_ERRORS,
-    TOPIC_ID_CODES,
+    UNKNOWN_TOPIC_CODES,
     MissingPartitions,
     MissingTopics,
 )
@@ -110,8 +110,8 @@ class TopicWatch:
         self._look_at_errors(metadata)
 
     def look_at_codes(self, codes: Iterable[int]) -> None:
-        """Ask for new metadata when a coordinator does not know one of its topic ids."""
-        if not TOPIC_ID_CODES.isdisjoint(codes):
+        """Ask for new metadata when a coordinator does not know one of its topics."""
+        if not UNKNOWN_TOPIC_CODES.isdisjoint(codes):
             self._owner.cluster.refresh_soon()
 
     def _look_at_ids(self, metadata: ClusterMetadata) -> None:

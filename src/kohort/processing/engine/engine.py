@@ -14,7 +14,6 @@ Rules (spec 4.12, 5.4; W1):
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from kohort.config import format_duration
@@ -111,9 +110,8 @@ class Engine(EngineCore):
             if p.circuit.state is CircuitState.OPEN
         )
         first = min((*circuits, *self._lingering.deadlines()), default=None)
-        if self._due and (first is None or self._due[0][0] < first):
-            return self._due[0][0]
-        return first
+        waits_ms = self.waits.next_ms
+        return first if waits_ms is None or (first is not None and first < waits_ms) else waits_ms
 
     # -- ownership -----------------------------------------------------------------------------
 
@@ -180,17 +178,10 @@ class Engine(EngineCore):
 
     def _forget_waiting(self, partition: Partition) -> None:
         """What kept its lane while it waited for its next try lets go of it."""
-        waiting = [
-            what
-            for _, _, what in self._due
-            if not isinstance(what, Publication) and what.partition is partition
-        ]
+        waiting = self.waits.withdraw(partition)
         stopped, partition.stopped_items = partition.stopped_items, []
         waiting += stopped
         if waiting:
-            gone = set(map(id, waiting))
-            self._due = [each for each in self._due if id(each[2]) not in gone]
-            heapify(self._due)
             self._drop(partition, waiting)
             for item in waiting:
                 if item.tries or item in stopped:  # not those that are not due: they hold no lane
@@ -507,8 +498,7 @@ class Engine(EngineCore):
         if not publication.refusals:
             partition.publish_blocked += 1
         partition.publish_refusal = str(error)
-        due = now_ms + publication.pause_ms()
-        heappush(self._due, (due, next(self._serial), publication))
+        self.waits.add(publication, now_ms + publication.pause_ms())
 
     def _published(self, publication: Publication) -> None:
         """It is not waited for any longer."""
@@ -525,11 +515,7 @@ class Engine(EngineCore):
             now_ms: the time of day.
         """
         self._released |= {key: end for key, end in ends.items() if key in self.partitions}
-        self._due = [
-            (at if isinstance(what, Publication) else min(at, now_ms), serial, what)
-            for at, serial, what in self._due
-        ]
-        heapify(self._due)
+        self.waits.hurry(now_ms)
 
     def take_early(self, record: Record, now_ms: int, failure: Failure | None = None) -> str:
         """Take one record of a retry topic before it is due and before those in front of it.
@@ -570,8 +556,7 @@ class Engine(EngineCore):
 
     def tick(self, now_ms: int) -> None:
         """Begin what has become due; look after circuits and stuck heads."""
-        while self._due and self._due[0][0] <= now_ms:
-            what = heappop(self._due)[2]
+        while (what := self.waits.pop(now_ms)) is not None:
             if isinstance(what, Publication):
                 if what.item.partition.live:
                     self._outbox.append(what)

@@ -37,11 +37,21 @@ class Batch(NamedTuple):
         publications: in the order in which they were settled.
         plain: records that are done and have caused nothing.
         commits: offset and snapshot of every partition as of the end of this transaction.
+        owned: these partitions as they were assigned when the batch was made.
     """
 
     publications: Sequence[Publication]
     plain: Mapping[TopicPartition, Sequence[Item]]
     commits: Mapping[TopicPartition, Commit]
+    owned: Mapping[TopicPartition, Partition]
+
+    def still_owned(self) -> list[TopicPartition]:
+        """The partitions that have not been given up since. Any thread.
+
+        A partition is marked before its group hears that it was given up. So what was read of the
+        others before this call was written by nobody else.
+        """
+        return [key for key, partition in self.owned.items() if partition.live]
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,12 @@ class ExactEngine(Engine):
             publication.item.settled = True
             self._settled.append(publication)
 
+    def clock_stepped(self, step_ms: int) -> None:
+        """As `Engine.clock_stepped`; refused records are published again no later, either."""
+        super().clock_stepped(step_ms)
+        for publication in self._settled:
+            publication.wait_until_ms += step_ms
+
     # -- batches -------------------------------------------------------------------------------
 
     def batch(self, now_ms: int, most: int = MOST_PUBLICATIONS) -> Batch | None:
@@ -131,6 +147,7 @@ class ExactEngine(Engine):
             elif publication.wait_until_ms > now_ms or len(chosen) >= most:
                 left.append(publication)
             else:
+                publication.wait_until_ms = 0
                 chosen.append(publication)
         plain = {p: items for p, items in self._plain.items() if p.live}
         commits, unfit = self._foretold(chosen, plain)
@@ -139,7 +156,8 @@ class ExactEngine(Engine):
         self._plain_count = sum(len(items) for items in self._plain.values())
         chosen = [p for p in chosen if p.item.partition not in unfit]
         done = {p.key: items for p, items in plain.items() if p not in unfit}
-        return Batch(chosen, done, commits) if commits else None
+        owned = {key: self.partitions[key] for key in commits}
+        return Batch(chosen, done, commits, owned) if commits else None
 
     @property
     def next_try_ms(self) -> int | None:

@@ -118,7 +118,7 @@ class FailureLog:
             return Entry(level, f"{failed}{stack}")
         self._kinds.move_to_end(name)
         kind.counted += 1
-        if now_ms < kind.again_ms:
+        if kind.again_ms - kind.pause_ms <= now_ms < kind.again_ms:  # or the clock was set
             return None
         more, kind.counted = kind.counted, 0
         kind.pause_ms = min(2 * kind.pause_ms, LONGEST_MS)

@@ -34,6 +34,11 @@ class Lingering:
         """When `tick` has something to do, for each topic."""
         return (waiting.due_ms for waiting in self._waiting.values())
 
+    def clock_stepped(self, step_ms: int) -> None:
+        """The time of day was set by so much."""
+        for waiting in self._waiting.values():
+            waiting.due_ms += step_ms
+
     def enter(self, partition: Partition, now_ms: int) -> None:
         """The backlog of a partition waits for a fuller batch."""
         route = partition.route

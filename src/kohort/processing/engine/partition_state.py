@@ -242,6 +242,12 @@ class Partition:
         )
         return next((status for holds, status in statuses if holds), Status.IDLE)
 
+    def clock_stepped(self, step_ms: int) -> None:
+        """The time of day was set by so much."""
+        self.status_since_ms += step_ms
+        self.head_since_ms += step_ms
+        self.circuit.reopens_ms += step_ms
+
     def look(self, now_ms: int) -> None:
         """Note since when it has been doing what it does, and since when its head has not moved."""
         if (status := self.present_status()) is not self.status:

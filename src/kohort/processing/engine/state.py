@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
@@ -19,6 +18,7 @@ from kohort.errors import ConfigError
 from kohort.processing.engine.circuit_breaker import CircuitState
 from kohort.processing.engine.counters import DEAD_LETTER, Tally
 from kohort.processing.engine.dispatcher import Dispatcher
+from kohort.processing.engine.due_queue import DueQueue
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.items_choice import offsets_of
 from kohort.processing.engine.key_holds import HoldScans, KeyHolds, Scanned
@@ -108,7 +108,7 @@ class EngineCore:
         self._works: dict[int, list[Item]] = {}
         """What each worker holds, by the identity of the list."""
         self._outbox: list[Publication] = []
-        self._due: list[tuple[int, int, Item | Publication]] = []
+        self.waits = DueQueue()
         self._released: dict[TopicPartition, int] = {}
         """Partitions of retry topics: below these offsets nothing waits to be due."""
         self._serial = count()
@@ -175,24 +175,23 @@ class EngineCore:
             self._publish_copy(first, failure, now_ms)
 
     def _wait(self, item: Item, due: int) -> None:
-        heappush(self._due, (due, next(self._serial), item))
+        self.waits.add(item, due)
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The time of day was set by so much: nothing waits longer for that, or less long."""
+        self.waits.clock_stepped(step_ms)
+        self._lingering.clock_stepped(step_ms)
+        for partition in self.partitions.values():
+            partition.clock_stepped(step_ms)
 
     def publish_again(self, now_ms: int) -> int | None:
         """Let refused records be published when due, and let none begin.
 
         For partitions that are being given up. When there is something next, if there is.
         """
-        others: list[tuple[int, int, Item | Publication]] = []
-        while self._due and self._due[0][0] <= now_ms:
-            due = heappop(self._due)
-            if not isinstance(due[2], Publication):
-                others.append(due)
-            elif due[2].item.partition.live:
-                self._outbox.append(due[2])
-        for due in others:
-            heappush(self._due, due)
-        waiting = (at for at, _, what in self._due if isinstance(what, Publication))
-        return min(waiting, default=None)
+        due = self.waits.pop_publications(now_ms)
+        self._outbox += [publication for publication in due if publication.item.partition.live]
+        return self.waits.next_publication_ms
 
     # -- completing and committing -------------------------------------------------------------
 
@@ -367,10 +366,6 @@ class EngineCore:
         failures = list(self._failures)
         self._failures.clear()
         return failures
-
-    def waiting_in_place(self) -> int:
-        """How many records wait in memory for their next try."""
-        return sum(not isinstance(what, Publication) for _, _, what in list(self._due))
 
     def _postpone(self, item: Item, attempt: Attempt, now_ms: int) -> None:
         """Its delay is over, but its handler asked for more: it waits in another retry topic."""

@@ -57,11 +57,11 @@ class ExactRunner(Runner):
 
     def run(self, publisher: Publisher, retry_poller: RetryTopicPoller | None) -> None:
         """As `Runner.run`."""
-        self._uncommitted_due_ms = 0
+        self._uncommitted_due_ms = self.steady_ms()
         self._in_flight: Batch | None = None
         self._in_flight_member: GroupMetadata | None = None
         self._left_behind: GroupMetadata | None = None
-        self._again_ms = 0
+        self._again_ms = self.steady_ms()
         self._nobody_commits = False
         self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
         self.transactor.start(self.post)
@@ -73,7 +73,7 @@ class ExactRunner(Runner):
     def _unanswered(self) -> str:
         """A store that answers nothing, as a locked one, raises nothing."""
         asked_ms = self._asked_ms
-        if asked_ms is None or self.now_ms() - asked_ms < UNANSWERED_MS:
+        if asked_ms is None or self.steady_ms() - asked_ms < UNANSWERED_MS:
             return ""
         who = "the store is locked or" if self.commits_progress else "the cluster"
         return f"a transaction does not end: {who} does not answer"
@@ -87,8 +87,9 @@ class ExactRunner(Runner):
             self.transactor.judge(items)
 
     def _commit(self, now_ms: int) -> None:
-        if self._uncommitted and now_ms >= self._uncommitted_due_ms:
-            self._uncommitted_due_ms = now_ms + COMMIT_PROGRESS_EVERY_MS
+        steady_ms = self.steady_ms()
+        if self._uncommitted and steady_ms >= self._uncommitted_due_ms:
+            self._uncommitted_due_ms = steady_ms + COMMIT_PROGRESS_EVERY_MS
             mine = self.consumer.assignment()
             self.consumer.commit_async(
                 {tp: at for tp, at in self._uncommitted.items() if tp in mine}
@@ -96,11 +97,11 @@ class ExactRunner(Runner):
             self._uncommitted = {}
         if self._in_flight is not None:
             return
-        self._commit_due_ms = now_ms + self.timing.commit_interval_ms
+        self._commit_due_ms = steady_ms + self.timing.commit_interval_ms
         batch = self.exact.batch(now_ms)
         if batch is not None:
             self._in_flight, self._in_flight_member = batch, self.consumer.group_metadata()
-            self._asked_ms = now_ms
+            self._asked_ms = steady_ms
             self.transactor.submit(batch, self._in_flight_member)
 
     def _handle_event(self, event: object, now_ms: int) -> None:
@@ -127,13 +128,13 @@ class ExactRunner(Runner):
         if not reported:
             self.trouble = f"a transaction was not committed: {verdict.error}"
             log.warning("%s; retrying", self.trouble)
-            self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
+            self._commit_due_ms = self._again_ms = self.steady_ms() + PAUSE_AFTER_ABORT_MS
         if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
             self._left_behind = self._in_flight_member
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         committed = super()._starts(partitions)
-        asked_ms, self._asked_ms = self._asked_ms, self.now_ms()
+        asked_ms, self._asked_ms = self._asked_ms, self.steady_ms()
         taken_over = self.transactor.take_over(
             {(tp.topic, tp.partition): start for tp, start in committed.items()}
         )
@@ -149,7 +150,7 @@ class ExactRunner(Runner):
         if self._nobody_commits or self._is_over:
             return 0
         mine = set(keys)
-        self._commit_all(mine, self.now_ms() + self.timing.drain_ms)
+        self._commit_all(mine, self.steady_ms() + self.timing.drain_ms)
         offsets = {tp: at for tp, at in self._uncommitted.items() if tp in mine}
         self._uncommitted = {tp: at for tp, at in self._uncommitted.items() if tp not in mine}
         if offsets:
@@ -163,24 +164,29 @@ class ExactRunner(Runner):
         return sum(key in in_flight or self.exact.owes({key}) for key in mine)
 
     def _commit_all(self, mine: set[TopicPartition], until_ms: int) -> None:
-        while not self._hurried and (now_ms := self.now_ms()) < until_ms:
-            wait_until_ms = until_ms
+        while not self._hurried and (left_ms := until_ms - self.steady_ms()) > 0:
+            wait_ms = left_ms
             if self._in_flight is None:
                 if not self.exact.owes(mine):
                     return
                 if self._left_behind == self.consumer.group_metadata():
                     log.warning("the group has continued without this member: it gives all up")
                     return
-                if now_ms >= self._again_ms:
-                    self._commit(now_ms)
+                if self.steady_ms() >= self._again_ms:
+                    self._commit(self._time())
                 if self._in_flight is None:  # what is left waits for its next try
-                    next_ms = max(self._again_ms, self.exact.next_try_ms or 0)
-                    wait_until_ms = min(next_ms, until_ms) if next_ms > now_ms else until_ms
+                    next_ms = self._next_try_in_ms()
+                    wait_ms = min(next_ms, left_ms) if next_ms > 0 else left_ms
             with suppress(Empty):
-                self._inbox_first(wait_until_ms - now_ms)
-            self._handle_events(self.now_ms())
+                self._inbox_first(wait_ms)
+            self._handle_events(self._time())
         if not self._hurried and (self._in_flight is not None or self.exact.owes(mine)):
             log.warning("the last transaction of revoked partitions had no end in time")
+
+    def _next_try_in_ms(self) -> int:
+        """How long until something may be put into a transaction (again)."""
+        pause_ms, next_ms = self._again_ms - self.steady_ms(), self.exact.next_try_ms
+        return pause_ms if next_ms is None else max(pause_ms, next_ms - self._time())
 
 
 def _offsets_of(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -4,7 +4,8 @@ Rules (E2, E3):
 - The offsets go with the group's present generation: a member that its group has left behind is
   refused, and its transaction aborted (zombies).
 - Whether a commit whose answer was lost has happened is not guessed: a new producer of the same
-  transactional id ends what is open, and then the group's committed offsets tell.
+  transactional id ends what is open, and then the group's committed offsets tell: those of
+  partitions that are still ours, since the next owner of another one may have committed further.
 - To be fenced is no reason to end: a transaction that took too long is aborted by its coordinator,
   which fences its producer. Of two programs with one instance id the group itself ends the older.
 - Readers of the outputs, and of the retry topics, read committed records only.
@@ -209,13 +210,19 @@ class KafkaTransactor(Transactor):
                 self._close()
                 self._stopping.wait(1)
                 continue
-            committed = all(
-                (at := committed.get(key)) is not None
-                and (at.offset, at.metadata) == (commit.offset, commit.metadata)
-                for key, commit in batch.commits.items()
-            )
-            return Verdict(batch, None if committed else error)
+            return Verdict(batch, None if _is_committed(batch, committed) else error)
         return Verdict(batch, error)
+
+
+def _is_committed(
+    batch: Batch, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+) -> bool:
+    """Whether the offsets of a batch are what is committed; of a batch of others, anything goes."""
+    return all(
+        (at := committed.get(key)) is not None
+        and (at.offset, at.metadata) == (batch.commits[key].offset, batch.commits[key].metadata)
+        for key in batch.still_owned()
+    )
 
 
 def _offsets(commits: Mapping[TopicPartition, Commit]) -> dict[Partition, OffsetAndMetadata]:

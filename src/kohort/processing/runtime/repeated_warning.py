@@ -26,7 +26,7 @@ class Complaint:
         """Whether it is to be said now that `text` is wrong (still, or newly)."""
         if text != self._text:
             self._text, self._pause_ms = text, FIRST_MS
-        elif now_ms < self._again_ms:
+        elif self._again_ms - self._pause_ms <= now_ms < self._again_ms:  # or the clock was set
             return False
         else:
             self._pause_ms = min(2 * self._pause_ms, LONGEST_MS)

@@ -101,7 +101,7 @@ class Report:
             partitions,
             self.troubles(),
             consumer,
-            retries_in(partitions, runner.engine.waiting_in_place(), next_due_ms, now_ms),
+            retries_in(partitions, runner.engine.waits.items, next_due_ms, now_ms),
             runner.failure_log.last,
             now_ms,
         )

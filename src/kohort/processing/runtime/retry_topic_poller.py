@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kohort.client.common.completion import driven
+from kohort.client.common.completion import driven, steady_ms
 from kohort.errors import KohortError
 from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
 from kohort.processing.runtime.oldest_failures import OldestFailures
 from kohort.records import Record
-from kohort.retry.due_schedule import DueSchedule
+from kohort.retry.due_schedule import MAX_CHECK_MS, DueSchedule
 from kohort.retry.offset_queries import OffsetPort, TopicPartition, ask
 
 log = logging.getLogger("kohort.processing")
@@ -106,21 +106,21 @@ class RetryTopicPoller:
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
         self.due_ms: int | None = None
-        """When `attend` has something to do; None: a thread does it."""
+        """When `attend` has something to do, by the steady clock; None: a thread does it."""
 
     def start(self) -> None:
         """Begin to ask: on a thread, or in virtual time in `attend`."""
         if driven() is None:
             self._thread.start()
         else:
-            self.due_ms = self._now_ms()
+            self.due_ms = steady_ms()
 
     def attend(self) -> None:
         """Where there is no thread, ask if it is time to."""
         if self.due_ms is None:
             return
-        if self._new or self._scans or self._ask_anew or self._now_ms() >= self.due_ms:
-            self.due_ms = self._now_ms() + self._look()
+        if self._new or self._scans or self._ask_anew or steady_ms() >= self.due_ms:
+            self.due_ms = steady_ms() + self._look()
 
     def add(self, delays_ms: Mapping[str, int], failed: Mapping[str, tuple[str, int]]) -> None:
         """More retry topics and dead-letter topics, as in `__init__`."""
@@ -182,7 +182,7 @@ class RetryTopicPoller:
 
     def _look_again(self) -> None:
         asked_ms = self._asked_ms
-        if self._now_ms() - asked_ms < DEPTH_HOLDS_MS:
+        if 0 <= self._now_ms() - asked_ms < DEPTH_HOLDS_MS:  # less: the clock was set back
             return
         self._ask_anew = True
         self._changed.notify_all()
@@ -266,9 +266,9 @@ class RetryTopicPoller:
                 self._ask_anew = False
             starts = dict(self._starts)
         wait_ms = self._ask(starts, all_again=all_again)
-        self.failures.ask(self._now_ms())
+        self.failures.ask(steady_ms())
         if self._discovery is not None:
-            wait_ms = min(wait_ms, self._discovery.look(self._now_ms()))
+            wait_ms = min(wait_ms, self._discovery.look(steady_ms()))
         return wait_ms if self._scan_all() else min(wait_ms, PAUSE_AFTER_ERROR_MS)
 
     def _ask(self, starts: dict[TopicPartition, int], *, all_again: bool = False) -> int:
@@ -316,4 +316,4 @@ class RetryTopicPoller:
             for at in starts
             if (opened := self._gate.opened(at)) is not None
         ]
-        return max(1, min(checks, default=now_ms) - self._now_ms())
+        return max(1, min(min(checks, default=now_ms) - self._now_ms(), MAX_CHECK_MS))

@@ -9,6 +9,8 @@ Rules (W1):
 - The end of the program is a revocation of everything, on purpose. Records in flight have
   `drain_ms` for it, once; a second request does not wait. An end by an error is a revocation, too,
   but waits for nothing in flight, and gets no second error.
+- Intervals are counted by a steady clock. The engine gets the time of day, for what is
+  due by timestamps, and is notified when that was set.
 
 Shell: threads, the clock.
 """
@@ -22,10 +24,11 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from kohort.client.common.completion import driven, pause, wall_ms
+from kohort.client.common.completion import driven, pause, steady_ms, wall_ms
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.consumer import Consumer
+from kohort.client.consumer.plan.missing_topics import UNKNOWN_TOPIC_CODES
 from kohort.errors import (
     BrokerError,
     ConnectionFailedError,
@@ -38,6 +41,7 @@ from kohort.processing.engine.failures import FailedAttempt, FailureLog
 from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.partition_state import Route
 from kohort.processing.engine.tracker import Commit
+from kohort.processing.runtime.clock_steps import ClockSteps
 from kohort.processing.runtime.publishing import Published, Publisher
 from kohort.processing.runtime.report import Report
 from kohort.processing.runtime.retry_topic_poller import Released, RetryTopicPoller
@@ -48,7 +52,7 @@ from kohort.retry.classify import Failure
 
 log = logging.getLogger("kohort.processing")
 
-LONGEST_POLL_S = 1.0
+LONGEST_POLL_MS = 1_000
 VIRTUAL_POLL_MS = 60_000
 PAUSE_S = 0.5
 LOOK_FOR_GAPS_MS = 100
@@ -140,6 +144,8 @@ class Runner(RebalanceListener):
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     now_ms: Callable[[], int] = wall_ms
     """The time of day for the engine."""
+    steady_ms: Callable[[], int] = steady_ms
+    """A steady clock, for what is done at intervals."""
 
     def __post_init__(self) -> None:
         self._inbox: SimpleQueue[object] = SimpleQueue()
@@ -149,9 +155,13 @@ class Runner(RebalanceListener):
         self._is_virtual = False
         """Time is virtual: it costs nothing to wait, and something to look in between."""
         self._epoch = 0
-        self._committing = False
-        self._commit_due_ms = 0
-        self._gaps_due_ms = 0
+        self._committing = 0
+        """So many commits have no answer yet."""
+        self._commit_apart = False
+        """One was refused for the sake of one topic: the next are made for each topic by itself."""
+        self._steps = ClockSteps()
+        # Of the steady clock, as is every other member named `..._due_ms`:
+        self._commit_due_ms = self._gaps_due_ms = self.steady_ms()
         self._progress_ms = 0
         self._stopping = self._hurried = self._is_over = self._is_broken = False
         self.is_paused = False
@@ -163,7 +173,7 @@ class Runner(RebalanceListener):
         """Called for every failed attempt, on this runner's thread."""
         self.failure_log = FailureLog()
         self._reported_trouble = ""
-        self._past_damage = PastDamage(self.engine, self.consumer, self.now_ms)
+        self._past_damage = PastDamage(self.engine, self.consumer, self._time, self.steady_ms)
         self._trouble_due_ms = 0
         self.report = Report(self, self._unanswered, self._skew_ms)
         """What other threads may ask."""
@@ -171,6 +181,15 @@ class Runner(RebalanceListener):
         """Records that were still being worked on when the drain at the end was over."""
         self.uncommitted = 0
         """Partitions whose last commit, at the end, failed."""
+
+    def _time(self) -> int:
+        """The time of day, for the engine: it hears first when that was set."""
+        steady_ms = self.steady_ms()
+        now_ms = self.now_ms()
+        if step_ms := self._steps.step_ms(now_ms, steady_ms):
+            log.info("the clock was set by %+g s", step_ms / 1_000)
+            self.engine.clock_stepped(step_ms)
+        return now_ms
 
     def _unanswered(self) -> str:
         """Who has not answered this runner for too long, as text."""
@@ -239,13 +258,13 @@ class Runner(RebalanceListener):
         if retry_poller is not None:
             retry_poller.start()
         ending_ms: int | None = None
-        self._progress_ms = self.now_ms()
+        self._progress_ms = self.steady_ms()
         self._trouble_due_ms = self._progress_ms + LOOK_FOR_TROUBLE_MS  # connecting is no trouble
         try:
             self.consumer.subscribe(self.engine.topics, self)
             while not self._stopping:
                 self._turn()
-            ending_ms = self.now_ms()
+            ending_ms = self.steady_ms()
             self._end()
         except Exception:  # any error: finished records are committed before it is raised
             self._is_broken = True
@@ -263,7 +282,7 @@ class Runner(RebalanceListener):
         """Give the closing code of lifespans what is left of the drain."""
         left_s = LAST_WAIT_S
         if ending_ms is not None and not self._hurried:
-            left_s = max(left_s, (ending_ms + self.timing.drain_ms - self.now_ms()) / 1_000)
+            left_s = max(left_s, (ending_ms + self.timing.drain_ms - self.steady_ms()) / 1_000)
         if not pool.stop(left_s) and not self.given_up:  # of given up records it says so already
             log.warning("a worker of %s was still at work after %g s", pool.name, left_s)
 
@@ -277,7 +296,7 @@ class Runner(RebalanceListener):
 
     def _turn(self) -> None:
         """Once around: poll, take in, hand out, publish, commit."""
-        now_ms = self.now_ms()
+        now_ms = self._time()
         self.engine.tick(now_ms)
         self._feed(now_ms)
         self._publish()
@@ -287,23 +306,24 @@ class Runner(RebalanceListener):
                 self.retry_poller.scan(retry_topic, start, epoch)
             self.retry_poller.attend()
         records = self._past_damage.poll(self._wait_s(now_ms))
-        now_ms = self.now_ms()
+        now_ms, steady_ms = self._time(), self.steady_ms()
         if records:
             self._take_in(records, now_ms)
         self._handle_events(now_ms)
-        if now_ms >= self._gaps_due_ms:
+        if steady_ms >= self._gaps_due_ms:
+            self._gaps_due_ms = steady_ms + LOOK_FOR_GAPS_MS
             self._see_gaps(now_ms)
         self._feed(now_ms)
         self._publish()
-        if now_ms >= self._commit_due_ms or self.engine.commit_urgent or self._is_virtual:
+        if steady_ms >= self._commit_due_ms or self.engine.commit_urgent or self._is_virtual:
             self._commit(now_ms)
-        self._look_at_progress(now_ms)
-        if now_ms >= self._trouble_due_ms:
-            self._report_trouble(now_ms)
+        self._look_at_progress()
+        if steady_ms >= self._trouble_due_ms:
+            self._trouble_due_ms = steady_ms + LOOK_FOR_TROUBLE_MS
+            self._report_trouble()
 
-    def _report_trouble(self, now_ms: int) -> None:
+    def _report_trouble(self) -> None:
         """Say what is wrong outside when that changes."""
-        self._trouble_due_ms = now_ms + LOOK_FOR_TROUBLE_MS
         text = "; ".join(self.report.troubles())
         if text != self._reported_trouble:
             self._reported_trouble = text
@@ -311,15 +331,15 @@ class Runner(RebalanceListener):
                 self.on_trouble(text)
 
     def _wait_s(self, now_ms: int) -> float:
-        due = self.engine.next_deadline()
         if self._is_virtual:  # finished records are committed in each turn, so nothing is due later
-            until = now_ms + VIRTUAL_POLL_MS if due is None else min(due, now_ms + VIRTUAL_POLL_MS)
+            wait_ms = VIRTUAL_POLL_MS
         else:
-            longest_ms = now_ms + round(LONGEST_POLL_S * 1_000)
-            until = min(self._commit_due_ms, longest_ms if due is None else min(due, longest_ms))
+            wait_ms = min(LONGEST_POLL_MS, self._commit_due_ms - self.steady_ms())
+        if (due_ms := self.engine.next_deadline()) is not None:
+            wait_ms = min(wait_ms, due_ms - now_ms)
         if self.retry_poller is not None and (look_ms := self.retry_poller.due_ms) is not None:
-            until = min(until, look_ms)
-        return max(0.0, (until - now_ms) / 1_000)
+            wait_ms = min(wait_ms, look_ms - self.steady_ms())
+        return max(0.0, wait_ms / 1_000)
 
     def _take_in(self, records: Sequence[Record], now_ms: int) -> None:
         """Give the engine what was read, partition by partition."""
@@ -334,7 +354,6 @@ class Runner(RebalanceListener):
 
     def _see_gaps(self, now_ms: int) -> None:
         """Positions also pass what holds no records (markers, compaction): the commit follows."""
-        self._gaps_due_ms = now_ms + LOOK_FOR_GAPS_MS
         positions = self.consumer.positions()
         for key, partition in self.engine.partitions.items():
             position = positions.get(TopicPartition(*key))
@@ -384,7 +403,7 @@ class Runner(RebalanceListener):
                 feed = self.feeds[event.pool]
                 feed.lists -= 1
                 feed.portions.learn(len(event.items), event.seconds)
-                self._progress_ms = now_ms
+                self._progress_ms = self.steady_ms()
         self._feed(now_ms)
 
     def _take_note(self, event: object, now_ms: int) -> None:
@@ -446,7 +465,7 @@ class Runner(RebalanceListener):
                 if not items:
                     break
                 if not self.engine.in_flight - len(items):
-                    self._progress_ms = now_ms
+                    self._progress_ms = self.steady_ms()
                 feed.lists += 1
                 feed.pool.submit(items)
 
@@ -466,28 +485,39 @@ class Runner(RebalanceListener):
         if over := paused - to_pause:
             self.consumer.resume(*over)
 
-    def _look_at_progress(self, now_ms: int) -> None:
+    def _look_at_progress(self) -> None:
         limit_ms = self.timing.progress_timeout_ms
-        if limit_ms and self.engine.in_flight and now_ms - self._progress_ms > limit_ms:
+        if not (limit_ms and self.engine.in_flight):
+            return
+        without_ms = self.steady_ms() - self._progress_ms
+        if without_ms > limit_ms:
             raise StuckError(
                 f"{self.engine.in_flight} records are with workers and none was finished for "
-                f"{(now_ms - self._progress_ms) / 1_000:.0f} s (progress_timeout); the program "
+                f"{without_ms / 1_000:.0f} s (progress_timeout); the program "
                 "ends so that another member takes them over. Give handlers a timeout"
             )
 
     # -- committing ------------------------------------------------------------------------------
 
-    def _commit(self, now_ms: int) -> None:
+    def _commit(self, now_ms: int) -> None:  # noqa: ARG002 - batches need it
         if self._committing:
             return
-        self._commit_due_ms = now_ms + self.timing.commit_interval_ms
+        self._commit_due_ms = self.steady_ms() + self.timing.commit_interval_ms
         commits = self.engine.commits()
         if not commits:
             return
-        self._committing = True
+        if self._commit_apart:
+            self._commit_apart = False
+            parts = _by_topic(commits)
+        else:
+            parts = [commits]
+        self._committing = len(parts)
+        for part in parts:
+            self._commit_part(part)
 
+    def _commit_part(self, commits: Mapping[tuple[str, int], Commit]) -> None:
         def on_committed(_: object, error: KohortError | None) -> None:
-            self._committing = False
+            self._committing -= 1
             self._committed(commits, error)
             self.consumer.nudge()  # what waited for this commit may begin, or wants one of its own
 
@@ -496,13 +526,14 @@ class Runner(RebalanceListener):
     def _committed(
         self, commits: Mapping[tuple[str, int], Commit], error: KohortError | None
     ) -> None:
-        now_ms = self.now_ms()
         if error is None:
-            self.engine.committed(commits, now_ms)
+            self.engine.committed(commits, self._time())
         elif isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
             self.engine.metadata_refused(commits)
-            self._commit_due_ms = now_ms
+            self._commit_due_ms = self.steady_ms()
         else:
+            if isinstance(error, BrokerError) and error.code in UNKNOWN_TOPIC_CODES:
+                self._commit_apart = True
             log.warning("a commit failed: %s; it is repeated", error)
 
     # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
@@ -516,7 +547,7 @@ class Runner(RebalanceListener):
         if not partitions or self._is_over:
             return
         starts = self._starts(partitions)
-        now_ms = self.now_ms()
+        now_ms = self._time()
         retry_topics: dict[tuple[str, int], int] = {}
         for tp in partitions:
             self._epoch += 1
@@ -577,15 +608,16 @@ class Runner(RebalanceListener):
         self.engine.draining(keys)
         self.engine.given_up(keys)
         drain_ms = 0 if self._is_broken else self.timing.drain_ms
-        until_ms = self.now_ms() + drain_ms
-        while self.engine.in_flight_of(keys) and (now_ms := self.now_ms()) < until_ms:
+        until_ms = self.steady_ms() + drain_ms
+        while self.engine.in_flight_of(keys) and (left_ms := until_ms - self.steady_ms()) > 0:
             if self._hurried:
                 break
+            now_ms = self._time()
             again_ms = self.engine.publish_again(now_ms)
             self._publish()
             with suppress(Empty):
-                self._inbox_first(min(until_ms, again_ms or until_ms) - now_ms)
-            self._handle_events(self.now_ms())
+                self._inbox_first(left_ms if again_ms is None else min(left_ms, again_ms - now_ms))
+            self._handle_events(self._time())
         left = self.engine.in_flight_of(keys)
         uncommitted = self._commit_last(keys)
         self._remove(keys)
@@ -637,6 +669,16 @@ def _may_pass(error: KohortError) -> bool:
     if isinstance(error, BrokerError):
         return error.retriable
     return isinstance(error, (KafkaTimeoutError, ConnectionFailedError))
+
+
+def _by_topic(
+    commits: Mapping[tuple[str, int], Commit],
+) -> list[dict[tuple[str, int], Commit]]:
+    """The commits of each topic by themselves."""
+    by: dict[str, dict[tuple[str, int], Commit]] = {}
+    for key, commit in commits.items():
+        by.setdefault(key[0], {})[key] = commit
+    return list(by.values())
 
 
 def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, OffsetAndMetadata]:

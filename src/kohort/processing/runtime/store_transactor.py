@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kohort.client.common.completion import steady_s
 from kohort.client.common.types import GroupMetadata
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.producer import Producer
@@ -52,6 +53,7 @@ class StoreTransactor(Transactor):
     Args:
         topic_ids: of every topic, as text; empty where brokers have none.
         now_ms: the wall clock.
+        now_s: a steady clock.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class StoreTransactor(Transactor):
         partitions: Callable[[str], int],
         topic_ids: Mapping[str, str],
         now_ms: Callable[[], int],
+        *,
+        now_s: Callable[[], float] = steady_s,
     ) -> None:
         super().__init__()
         self._group = group
         self._store = store
-        self._sends = Sends(producer, partitions, lambda: now_ms() / 1_000)
+        self._sends = Sends(producer, partitions, now_s)
         self._topic_ids = topic_ids
         self._now_ms = now_ms
         self._rows: dict[TopicPartition, ProgressRow] = {}
@@ -193,12 +197,7 @@ class StoreTransactor(Transactor):
         """The answer may have been lost, and not the transaction: the store tells."""
         while True:
             try:
-                committed = all(
-                    (row := self._store.progress(self._group, *key)) is not None
-                    and (row.epoch, row.next_offset, row.snapshot)
-                    == (self._rows[key].epoch, commit.offset, commit.metadata)
-                    for key, commit in batch.commits.items()
-                )
+                committed = self._is_committed(batch)
             except StoreBusyError as worse:
                 if self._is_stopped_while_away(
                     "whether a transaction was committed is not known yet (%s)", worse
@@ -207,6 +206,25 @@ class StoreTransactor(Transactor):
                 continue
             self._is_there()
             return self._committed(batch) if committed else Verdict(batch, error)
+
+    def _is_committed(self, batch: Batch) -> bool:
+        """Whether the store is where a batch has moved it, in partitions that are still ours.
+
+        The next owner of another one may have moved it on. Where all were taken over nothing tells,
+        and the next try is fenced.
+        """
+        rows = {key: self._store.progress(self._group, *key) for key in batch.commits}
+        ours = {
+            key: row
+            for key, row in rows.items()
+            if row is None or row.epoch == self._rows[key].epoch
+        }
+        return bool(ours) and all(
+            row is not None
+            and (row.next_offset, row.snapshot)
+            == (batch.commits[key].offset, batch.commits[key].metadata)
+            for key, row in ours.items()
+        )
 
     def _publish(self, batch: Batch) -> Verdict | None:
         """Copies and outputs, acknowledged; a verdict when some were refused."""

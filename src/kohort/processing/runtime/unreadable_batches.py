@@ -32,12 +32,20 @@ class PastDamage:
 
     Args:
         now_ms: the time of day.
+        steady_ms: a steady clock, for the pauses.
     """
 
-    def __init__(self, engine: EngineCore, consumer: Consumer, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine: EngineCore,
+        consumer: Consumer,
+        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
+    ) -> None:
         self._engine = engine
         self._consumer = consumer
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._standing: dict[TopicPartition, tuple[int, int]] = {}
         """Partitions that cannot be read on: the offset, and when it is tried again."""
 
@@ -46,7 +54,7 @@ class PastDamage:
 
         Raises CorruptRecordError for damage that names no partition.
         """
-        self._try_again(self._now_ms())
+        self._try_again(self._steady_ms())
         try:
             return self._consumer.poll(timeout_s)
         except CorruptRecordError as error:
@@ -58,8 +66,8 @@ class PastDamage:
         for tp in partitions:
             self._standing.pop(tp, None)
 
-    def _try_again(self, now_ms: int) -> None:
-        due = [tp for tp, (_, due_ms) in self._standing.items() if now_ms >= due_ms]
+    def _try_again(self, steady_ms: int) -> None:
+        due = [tp for tp, (_, due_ms) in self._standing.items() if steady_ms >= due_ms]
         for tp in due:
             offset, _ = self._standing.pop(tp)
             self._mark(tp, "")
@@ -75,16 +83,16 @@ class PastDamage:
     def _pass(self, error: CorruptRecordError) -> None:
         if error.topic is None or error.partition is None:
             raise error
-        tp, now_ms = TopicPartition(error.topic, error.partition), self._now_ms()
+        tp = TopicPartition(error.topic, error.partition)
         if tp not in self._consumer.assignment():
             return
         unreadable = Unreadable.of(error)
         if unreadable is not None:
-            self._engine.unreadable(tp, unreadable, now_ms)
+            self._engine.unreadable(tp, unreadable, self._now_ms())
             self._consumer.seek(tp, unreadable.next_offset)
             return
         log.error("%s; this partition is tried again in %g s", error, PAUSE_MS / 1_000)
         offset = self._consumer.position(tp) if error.offset is None else error.offset
         self._mark(tp, str(error))
-        self._standing[tp] = (offset, now_ms + PAUSE_MS)
+        self._standing[tp] = (offset, self._steady_ms() + PAUSE_MS)
         self._consumer.pause(tp)

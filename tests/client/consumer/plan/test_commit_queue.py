@@ -287,6 +287,65 @@ def test_one_refused_partition_fails_only_its_jobs() -> None:
     assert second == CommitDone(two, None)
 
 
+UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+GONE = TopicPartition("gone", 0)
+
+
+def test_a_topic_that_is_not_known_holds_up_no_other_commit() -> None:
+    """All commits of the lane waited for it, until their time was up."""
+    world = World()
+    gone, other = job((GONE, 5), version=0), job((P1, 6))
+    world.owned[GONE] = 0
+    for each in (gone, other):
+        world.lane.submit(each)
+    send = world.sent()
+    assert world.lane.answered(send.token, {GONE: UNKNOWN, P1: 0}, 0) == [CommitDone(other, None)]
+    assert world.lane.owing
+    world.lane.submit(later := job((P0, 7)))
+    send = world.sent(100)
+    assert set(send.offsets) == {GONE, P0}
+    done = world.lane.answered(send.token, {GONE: 0, P0: 0}, 101)
+    assert done == [CommitDone(gone, None), CommitDone(later, None)], "it was a new one"
+
+
+def test_what_was_committed_is_not_set_back_by_the_rest_of_its_commit() -> None:
+    """C5: the part of a job that was accepted is not sent again, or it would undo later ones."""
+    world = World()
+    world.owned[GONE] = 1
+    world.lane.submit(both := job((GONE, 5), (P0, 5)))
+    assert not world.lane.answered(world.sent().token, {GONE: UNKNOWN, P0: 0}, 0)
+    world.lane.submit(later := job((P0, 9)))
+    send = world.sent(100)
+    assert send.offsets[P0].offset == 9
+    done = world.lane.answered(send.token, {GONE: UNKNOWN, P0: 0}, 101)
+    assert done == [CommitDone(later, None)]
+    del world.owned[P0]
+    send = world.sent(300)
+    assert set(send.offsets) == {GONE}
+    assert world.lane.answered(send.token, {GONE: 0}, 301) == [CommitDone(both, None)]
+
+
+@pytest.mark.parametrize(("missing", "ends_ms"), [(True, 200), (False, 5_000)])
+def test_a_commit_for_a_topic_that_is_gone_ends(missing: bool, ends_ms: int) -> None:
+    """At once when metadata says so, too; else when a new topic would be known everywhere."""
+    world = World()
+    world.owned[GONE] = 1
+    world.lane.submit(one := job((GONE, 5), (P0, 5), until=60_000))
+    now, effects = 0, list[object]()
+    while not effects:
+        send = world.sent(now := now + 200)
+        answer = dict.fromkeys(send.offsets, 0) | {GONE: UNKNOWN}
+        effects += world.lane.answered(send.token, answer, now, lambda _: missing)
+    assert now == 200 + ends_ms
+    (done,) = effects
+    assert isinstance(done, CommitDone)
+    assert done.job is one
+    assert isinstance(done.error, BrokerError)
+    assert done.error.code == UNKNOWN
+    assert "gone-0" in str(done.error)
+    assert world.lane.idle
+
+
 def test_ten_thousand_commits_wait_no_more_no_recursion() -> None:
     """B42: a lost coordinator with thousands of queued commits; each is answered once."""
     world = World()

@@ -10,6 +10,9 @@ Rules:
 - The lane is taken from the moment at which a commit is asked for, not only when it has come here
   from the caller's thread: who waits for an idle lane waits for that one, too.
 - A lost connection or a moved coordinator leaves the job where it is: it is sent again (CL2).
+- A partition that is not known yet holds up its own job only: what was accepted of that is not sent
+  again, or it would set back later commits. The job fails when metadata does not know the topic,
+  either, or when a new topic would be known everywhere.
 - A job whose time is over is answered with a timeout, but the lane stays taken until the broker has
   answered or the connection is gone.
 - A commit whose member epoch has advanced is sent again with the next one, as long as each of its
@@ -40,9 +43,8 @@ MAX_WAITING_JOBS = 10_000
 COORDINATOR_CODES = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
 )
-WAIT_CODES = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-)
+KNOWN_EVERYWHERE_MS = 5_000
+"""A coordinator knows a new topic by then."""
 # The epoch has advanced (KIP-848): offsets that are still owned are sent again with it (B11).
 STALE_CODES = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
 # This member is no longer valid.
@@ -81,6 +83,15 @@ class CommitJob:
     done: bool = False
     taken: bool = False
     """True when the lane has it."""
+    codes: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    """What the coordinator has decided of its partitions; those are not sent again."""
+    unknown_since_ms: int | None = None
+    """When the coordinator first did not know one of them."""
+
+    @property
+    def left(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is still to be sent."""
+        return {tp: at for tp, at in self.offsets.items() if tp not in self.codes}
 
 
 class CommitSend(NamedTuple):
@@ -192,7 +203,7 @@ class CommitQueue:
                 effects.append(self._finish(job, error))
             elif not job.done:
                 self._jobs.append(job)
-                offsets.update(job.offsets)
+                offsets.update(job.left)
         if self._jobs and identity is not None:
             self._tokens += 1
             self._sent = CommitSend(self._tokens, offsets, identity)
@@ -200,9 +211,16 @@ class CommitQueue:
         return effects
 
     def answered(
-        self, token: int, codes: Mapping[TopicPartition, int] | KohortError, now_ms: int
+        self,
+        token: int,
+        codes: Mapping[TopicPartition, int] | KohortError,
+        now_ms: int,
+        is_missing: Callable[[str], bool] = lambda _: False,
     ) -> list[CommitEffect]:
-        """The coordinator's answer: a code a partition, or the error that came instead of it."""
+        """The coordinator's answer: a code a partition, or the error that came instead of it.
+
+        `is_missing` says whether metadata does not know a topic.
+        """
         sent = self._sent
         if sent is None or sent.token != token:
             return []
@@ -218,9 +236,6 @@ class CommitQueue:
         if bad & COORDINATOR_CODES:
             self._retry_at_ms = now_ms + self.backoff_ms
             return [CoordinatorLost()]
-        if bad & WAIT_CODES:
-            self._retry_at_ms = now_ms + self.backoff_ms
-            return []
         if bad & STALE_CODES:
             self._retry_at_ms, self._stale = now_ms + self.backoff_ms, sent.identity
             return [CommitRefused(ErrorCode.STALE_MEMBER_EPOCH, sent.identity)]
@@ -228,7 +243,7 @@ class CommitQueue:
             code = min(bad & IDENTITY_CODES)
             refused = CommitRefused(code, sent.identity)
             return [*self._finish_all(self._refused(code, sent.identity)), refused]
-        return self._finish_each(codes)
+        return self._finish_each(codes, now_ms, is_missing)
 
     def next_deadline(self, now_ms: int) -> int | None:
         """When the next back-off or a job's time ends, or None."""
@@ -271,7 +286,8 @@ class CommitQueue:
             return None
         if identity is None:
             return self._refused(ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER)
-        gone = [tp for tp, version in job.owned.items() if owned(tp) != version]
+        left = job.left
+        gone = [tp for tp, version in job.owned.items() if tp in left and owned(tp) != version]
         if gone and (job.bound or identity != NO_MEMBER):
             return self._refused(ErrorCode.ILLEGAL_GENERATION, identity, gone)
         return None
@@ -304,17 +320,46 @@ class CommitQueue:
         jobs, self._jobs, self._last_error = self._jobs, [], ""
         return [self._finish(job, error) for job in jobs if not job.done]
 
-    def _finish_each(self, codes: Mapping[TopicPartition, int]) -> list[CommitEffect]:
-        jobs, self._jobs, self._last_error = self._jobs, [], ""
+    def _finish_each(
+        self, codes: Mapping[TopicPartition, int], now_ms: int, is_missing: Callable[[str], bool]
+    ) -> list[CommitEffect]:
+        """End each job whose partitions are all decided; the others are sent again."""
+        jobs, self._jobs = self._jobs, []
         effects: list[CommitEffect] = []
         for job in jobs:
             if job.done:
                 continue
-            error: KohortError | None = None
-            for tp in job.offsets:
-                if code := codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR):
-                    text = f"group {self.group!r}: {tp.topic}-{tp.partition} was not committed"
-                    error = BrokerError(code, text)
-                    break
-            effects.append(self._finish(job, error))
+            for tp in job.left:
+                code = codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+                if not _has_to_wait(job, tp, code, now_ms, is_missing):
+                    job.codes[tp] = code
+            if job.left:
+                self._jobs.append(job)
+            else:
+                effects.append(self._finish(job, self._error_of(job)))
+        if self._jobs:
+            self._retry_at_ms = now_ms + self.backoff_ms
+        else:
+            self._last_error = ""
         return effects
+
+    def _error_of(self, job: CommitJob) -> KohortError | None:
+        for tp, code in job.codes.items():
+            if code:
+                text = f"group {self.group!r}: {tp.topic}-{tp.partition} was not committed"
+                return BrokerError(code, text)
+        return None
+
+
+def _has_to_wait(
+    job: CommitJob, tp: TopicPartition, code: int, now_ms: int, is_missing: Callable[[str], bool]
+) -> bool:
+    """Whether a partition of a job is to be sent again."""
+    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return True
+    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return False
+    if job.unknown_since_ms is None:  # metadata may be older than the topic: ask it again first
+        job.unknown_since_ms = now_ms
+    waited_ms = now_ms - job.unknown_since_ms
+    return not waited_ms or (waited_ms < KNOWN_EVERYWHERE_MS and not is_missing(tp.topic))

@@ -22,6 +22,8 @@ TOPIC_ERRORS: Final = frozenset(
 """Only the caller can mend these."""
 TOPIC_ID_CODES: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 """Metadata has another id for the topic than the broker."""
+UNKNOWN_TOPIC_CODES: Final = TOPIC_ID_CODES | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""The broker does not know a topic: it was deleted, or one of the two is behind."""
 MISSING_MS: Final = 10_000
 """A partition that was just made is in every broker's metadata by then."""
 _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
