@@ -152,8 +152,8 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
 
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     """In their order; `kohort broker run` is the test's cluster."""
-    (block,) = blocks_of(README, "console")
-    broker, ready, shown = block.split("\n", 2)
+    first, handlers = blocks_of(README, "console")
+    broker, ready, shown = first.split("\n", 2)
     assert broker.startswith("$ kohort broker run ")
     assert ready.startswith("ready on ")
     code = blocks_of(README, "python")[0].replace("in consumer:", "in islice(consumer, 2):")
@@ -161,8 +161,10 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
         shell = Shell(tmp_path, cluster)
         bounded = f"from itertools import islice\n{shell.here(code)}"  # where a reader has Ctrl-C
         (tmp_path / "billing.py").write_text(bounded)
-        printed = replayed(f"```console\n{shown}```", shell, "console")
-    assert same(printed) == same(f"```console\n{shown}```")
+        (tmp_path / "payments.py").write_text(shell.here(blocks_of(README, "python")[1]))
+        for block in (shown, handlers):
+            printed = replayed(f"```console\n{block}```", shell, "console")
+            assert same(printed) == same(f"```console\n{block}```")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

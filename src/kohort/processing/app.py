@@ -55,7 +55,7 @@ from kohort.processing.app_options import (
     policy_of,
     pool_of,
 )
-from kohort.processing.app_parts import AppParts, Ended
+from kohort.processing.app_parts import AppParts, Ended, refuse_while_loading
 from kohort.processing.app_remote import reachable
 from kohort.processing.engine.app_routes import AppRoutes
 from kohort.processing.engine.circuit_breaker import CircuitConfig
@@ -449,6 +449,7 @@ class App:
         for a source topic that does not come within `topic_wait`, StuckError, what a worker itself
         was ended by, and UsageError when an earlier run has ended by `stop` or a signal.
         """
+        refuse_while_loading()
         self._require_handler()
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from kohort.errors import UsageError
 from kohort.processing.engine.app_routes import AppRoutes
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.state import REFUSED_AFTER_ALL, Limits
@@ -50,6 +52,28 @@ _SUMMARY: Final = (
     ("to_retry", "scheduled for retry"),
     ("to_dead_letter", "dead-lettered"),
 )
+
+
+_loading: list[str] = []
+
+
+@contextmanager
+def loading(name: str) -> Generator[None]:
+    """While a command imports the program that makes the app, which is not to run by that."""
+    _loading.append(name)
+    try:
+        yield
+    finally:
+        _loading.remove(name)
+
+
+def refuse_while_loading() -> None:
+    """Raise UsageError when a program that is imported calls `app.run()`."""
+    if _loading:
+        raise UsageError(
+            f"{_loading[-1]} calls app.run() when it is imported; put the call under "
+            '`if __name__ == "__main__":`'
+        )
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ class RemoteControl:
     """
 
     def __init__(self, prefix: str, client: Mapping[str, Any]) -> None:
-        self._status = status_topic(checked_prefix(prefix))
+        self._prefix = checked_prefix(prefix)
+        self._status = status_topic(prefix)
         self._commands = commands_topic(prefix)
         self._client = dict(client)
         ours = {
@@ -185,8 +186,8 @@ class RemoteControl:
             counts = {topic.name: topic.partition_count for topic in admin.list_topics()}
         if self._status not in counts:
             raise UsageError(
-                f"there is no topic {self._status}, so no process tells of itself under this "
-                'prefix; start one with App(..., remote="PREFIX"), or choose another --remote'
+                f"there is no topic {self._status}: no process has reported under this prefix; "
+                f'start one with App(..., remote="{self._prefix}"), or choose another --remote'
             )
         return counts[self._status]
 

@@ -68,6 +68,11 @@ class Copy:
     retry: RetryHeaders
 
     @property
+    def reason(self) -> str:
+        """Why the record failed."""
+        return self.retry.reason
+
+    @property
     def due_ms(self) -> int:
         """When it is tried again, milliseconds since 1970. Of a dead letter: when it failed."""
         return max(self.retry.not_before_ms, self.record.timestamp + self.retry.delay_ms)

@@ -149,6 +149,17 @@ def test_what_is_no_app(kohort: Run, name: str, said: str) -> None:
     assert said in ran.err
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_program_that_runs_when_it_is_imported_is_refused(bare: Run, tmp_path, command) -> None:
+    """`check` ran it, and `run` refused the second run after it."""
+    (tmp_path / "eager_app.py").write_text(
+        "from kohort import App\napp = App('billing')\napp.handler('payments')(print)\napp.run()\n"
+    )
+    ran = bare("app", command, f"{tmp_path / 'eager_app.py'}:app")
+    assert (ran.code, ran.out) == (1, "")
+    assert "eager_app.py calls app.run() when it is imported; put the call under" in ran.err
+
+
 def test_a_name_nearby(kohort: Run, program) -> None:
     ran = kohort("app", "check", program[1].replace(":app", ":ap"))
     assert "Did you mean" in ran.err

@@ -69,8 +69,13 @@ def test_it_asks_before_it_sends(failures) -> None:
     again = run(failures, "--id", "r1", "--yes")
     assert "0 would be sent" in again.output
     assert "nothing was sent: redrive r1 has been through all that failed" in again.output
+    assert "repeat it with" not in done.output, "it has a name of its user's"
     other = run(failures, "--reason", "unheard", "--yes")
     assert "nothing was sent: no failure is as asked; `kohort dlq list`" in other.output
+    other = run(failures, "--reason", "unheard", "--dry-run")
+    assert "nothing would be sent: no failure is as asked" in other.output
+    unnamed = run(failures, "--reason", "odd", "--yes")
+    assert "repeat it with --id 2" in unnamed.output
     assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
 
 

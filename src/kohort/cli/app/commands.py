@@ -241,10 +241,12 @@ def load_app(name: str) -> App:
     Raises ConfigError when there is none.
     """
     from kohort.processing.app import App
+    from kohort.processing.app_parts import loading
 
     where, _, attribute = name.partition(":")
     attribute = attribute or "app"
-    module = _module(where)
+    with loading(where):
+        module = _module(where)
     value = getattr(module, attribute, None)
     if isinstance(value, App):
         return value

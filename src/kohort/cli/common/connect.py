@@ -194,7 +194,8 @@ def _refuse_at_once(addresses: Sequence[tuple[str, int]]) -> None:
     named = ", ".join(f"{host}:{port}" for host, port in addresses)
     raise ConnectionFailedError(
         f"no broker could be reached: {named} refused the connection. Is the broker running, and "
-        "is -b right? `kohort broker run` starts one on this machine"
+        "is this its address (-b HOST:PORT, or the profile's)? `kohort broker run` starts one on "
+        "this machine"
     )
 
 

@@ -159,5 +159,5 @@ def address(listen: str) -> tuple[str, int]:
 
 
 def _ready(server: ConsoleServer) -> None:
-    changes = "actions are allowed" if server.options.allow_actions else "it only shows"
+    changes = "actions are allowed" if server.options.allow_actions else "read-only"
     click.echo(f"console on {server.url} ({changes})")

@@ -259,7 +259,8 @@ def _copies(source: TopicSource, client: Client) -> Iterator[tuple[FailedRow, Re
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {source.topic!r} has no dead-letter topic of group "
                 f"{source.group!r} ({name}); "
-                "it is made when a pipeline or a retrying consumer of that group first runs",
+                "it is created when an App or a pipeline of that group first runs. Is the group's "
+                "name right? (`kohort group list`)",
             )
     settings = client.for_role(
         ConsumerConfig,

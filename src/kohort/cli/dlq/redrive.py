@@ -125,8 +125,9 @@ def redrive(
     preview = job.preview()
     if dry_run or not preview.sent:
         _show(name, preview, output, sent=False)
-        if not dry_run and output == "text":
-            click.echo(f"nothing was sent: {_why_nothing(name, preview)}", err=True)
+        if not preview.sent and output == "text":
+            would = "would be" if dry_run else "was"
+            click.echo(f"nothing {would} sent: {_why_nothing(name, preview)}", err=True)
         return 0
     if not yes:
         _show(name, preview, "text", sent=False, err=output != "text")
@@ -136,6 +137,11 @@ def redrive(
             return EXIT_FAILED
     report = _run(job, rate)
     _show(name, report, output, sent=True)
+    if report.finished and not redrive_id:
+        click.echo(
+            f"repeat it with --id {name}: under another id the same records are sent again",
+            err=True,
+        )
     return 0 if report.finished else EXIT_INTERRUPTED
 
 
