@@ -109,7 +109,7 @@ def test_what_handlers_send_and_what_they_refuse(kafka_app: Callable[..., AppHar
         harness.send("orders", value, value)
     harness.run()
     assert sorted(known(r.value) for r in harness.records("bills")) == [b"1", b"2"]
-    assert {letter.retry.reason for letter in harness.dead_letters()} == {"negative", "undecodable"}
+    assert {letter.reason for letter in harness.dead_letters()} == {"negative", "undecodable"}
     harness.advance("9m")
     assert len(harness.records("bills")) == 2
     harness.run_to_end()
