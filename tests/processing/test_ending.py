@@ -179,6 +179,27 @@ class Refused:
         pass
 
 
+def run_to_the_end(engine: Engine, member: Member, refused: Refused) -> tuple[Runner, int]:
+    """A runner that has been stopped, and the time at its end; time passes while it waits."""
+    now_ms = 0
+    shell = ExactRunner if isinstance(engine, ExactEngine) else Runner
+    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms, steady_ms=lambda: now_ms)
+    wait = runner._inbox_first
+
+    def passing(left_ms: int) -> None:
+        nonlocal now_ms
+        if runner._inbox.empty():
+            now_ms += left_ms
+        wait(0 if runner._inbox.empty() else left_ms)
+
+    runner._inbox_first = passing
+    fake(runner).transactor = refused
+    refused.start(runner.post)
+    runner.stop()
+    runner.run(fake(refused), None)
+    return runner, now_ms
+
+
 @pytest.mark.parametrize("times", [1, 2, 100])
 @pytest.mark.parametrize("kind", [Engine, ExactEngine])
 def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, times) -> None:
@@ -190,25 +211,11 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
     engine.polled(TP, records(0, 1), 2, 0)
     items = engine.take("threads", 2, 0)
     engine.finished(items, [Done([Output("out", b"v")]), None], 0)
-    now_ms, member, refused = [0], Member(), Refused(times)
-    shell = Runner if kind is Engine else ExactRunner
-    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0], steady_ms=lambda: now_ms[0])
-    wait = runner._inbox_first
-
-    def passing(left_ms: int) -> None:
-        """Time passes while nobody says anything."""
-        if runner._inbox.empty():
-            now_ms[0] += left_ms
-        wait(0 if runner._inbox.empty() else left_ms)
-
-    runner._inbox_first = passing
-    fake(runner).transactor = refused
-    refused.start(runner.post)
-    runner.stop()
-    runner.run(fake(refused), None)
+    member, refused = Member(), Refused(times)
+    runner, now_ms = run_to_the_end(engine, member, refused)
     done = times < 100
     assert refused.left == (-1 if done else refused.left)
-    assert (now_ms[0] >= 10_000) is not done
+    assert (now_ms >= 10_000) is not done
     if kind is Engine:
         assert runner.given_up == (not done)
         assert [at.offset for at in member.committed.values()] == ([2] if done else [0])
@@ -223,22 +230,9 @@ def test_an_end_whose_last_commit_failed_is_not_clean(kind) -> None:
     started(engine)
     engine.polled(TP, records(0), 1, 0)
     engine.finished(engine.take("threads", 1, 0), [None], 0)
-    now_ms, member, refused = [0], Member(), Refused(1_000)
-    shell = Runner if kind is Engine else ExactRunner
-    runner = shell(engine, fake(member), [], now_ms=lambda: now_ms[0], steady_ms=lambda: now_ms[0])
+    member = Member()
     fake(member).commit = Mock(side_effect=KafkaTimeoutError("the coordinator does not answer"))
-    wait = runner._inbox_first
-
-    def passing(left_ms: int) -> None:
-        """Time passes while nobody says anything."""
-        now_ms[0] += left_ms if runner._inbox.empty() else 0
-        wait(0 if runner._inbox.empty() else left_ms)
-
-    runner._inbox_first = passing
-    fake(runner).transactor = refused
-    refused.start(runner.post)
-    runner.stop()
-    runner.run(fake(refused), None)
+    runner, _ = run_to_the_end(engine, member, Refused(1_000))
     assert (runner.given_up, runner.uncommitted) == (0, 1)
     ended = Ended({"succeeded": 1}, runner.given_up, runner.uncommitted)
     assert not ended.clean
