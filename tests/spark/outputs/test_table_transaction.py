@@ -162,6 +162,26 @@ def test_two_rows_of_one_key_are_refused_without_an_order(upserts: Query) -> Non
     assert upserts.rows() == []
 
 
+def test_a_row_and_its_deletion_are_refused_without_an_order(url: str) -> None:
+    """Nothing says which of them comes last."""
+    columns = ["k", "n", "gone"]
+    query = Query(url, columns, COUNTS, key=("k",), mode="upsert", deletes="gone")
+    with pytest.raises(ConstraintError, match="several rows"):
+        query.commit(query.stage((1, 5, False), (1, 0, True)))
+    assert query.rows() == []
+    query.close()
+
+
+def test_rows_of_one_key_are_refused_among_rejected_ones(url: str) -> None:
+    """The search for what the database refuses gives it the rows of one key one by one."""
+    columns = ["k", "n"]
+    query = Query(url, columns, CHECKED, key=("k",), mode="upsert", on_violation="keep")
+    with pytest.raises(ConstraintError, match="several rows"):
+        query.commit(query.stage((1, 1), (1, -1), (1, 3)))
+    assert query.rows() == []
+    query.close()
+
+
 def test_the_greatest_in_order_wins(url: str) -> None:
     query = Query(url, ["k", "n"], COUNTS, key=("k",), mode="upsert", order=("n",))
     assert query.commit(query.stage((1, 1), (1, 3)), query.stage((1, 2), (2, 5))) == ""

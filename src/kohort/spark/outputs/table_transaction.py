@@ -367,7 +367,9 @@ class BatchStore:
             self._check_staged(cursor, merge, staged)
         lacking = null_keys(merge, attempts)
         lacks_keys = lacking is not None and bool(cursor.query(lacking))
-        if lacks_keys or not (self.refuses_doubled and merge.updates):
+        # rows that delete, and keys with a NULL, are not what an upsert meets twice
+        meets_all = merge.updates and not output.deletes and not lacks_keys
+        if not (self.refuses_doubled and meets_all):
             self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
@@ -376,6 +378,8 @@ class BatchStore:
         loaded, refused = self._load(cursor, merge, attempts, lacks_keys=lacks_keys)
         if merge.loads_all and loaded + len(refused) != sum(staged.values()):
             self._check_staged(cursor, merge, staged)
+        if refused:  # the search may have loaded rows of one key one after the other
+            self._refuse_doubled(cursor, change.batch, merge, attempts)
         if output.rejects:
             rejected += refused
             self._reject(cursor, change, output, rejected)
