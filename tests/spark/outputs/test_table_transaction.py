@@ -27,6 +27,7 @@ from kohort.spark.outputs.table_transaction import BatchStore, open_batches, sta
 from kohort.spark.outputs.topics import OutputRecord
 from kohort.spark.outputs.writing import kept
 from tests.known import known
+from tests.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -307,6 +308,20 @@ def test_no_text_has_a_meaning_for_the_database(
     query = Query(url, schema.names, "CREATE TABLE t (k INTEGER, s TEXT, l TEXT)")
     assert query.commit(query.stage(*rows, types=schema)) == ""
     assert query.rows() == rows
+    query.close()
+
+
+@pytest.mark.postgres
+def test_texts_arrive_in_a_database_of_another_encoding(postgres: PostgresServer) -> None:
+    """Arrow's texts are UTF-8, whatever the connection speaks."""
+    postgres.run(
+        "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    query = Query(postgres.url("latin"), ["k", "s"], "CREATE TABLE t (k INT, s TEXT)")
+    assert query.commit(query.stage((1, "Zürich"))) == ""
+    assert query.rows() == [(1, "Zürich")]
+    with pytest.raises(ConstraintError, match="no equivalent"):
+        query.stage((2, "漢"))
     query.close()
 
 
