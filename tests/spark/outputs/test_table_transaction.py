@@ -313,7 +313,7 @@ def test_no_text_has_a_meaning_for_the_database(
 
 @pytest.mark.postgres
 def test_texts_arrive_in_a_database_of_another_encoding(postgres: PostgresServer) -> None:
-    """Arrow's texts are UTF-8, whatever the connection speaks."""
+    """Texts of Arrow are UTF-8, also where the connection speaks another encoding."""
     postgres.run(
         "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
     )
