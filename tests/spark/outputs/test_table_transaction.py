@@ -311,17 +311,36 @@ def test_no_text_has_a_meaning_for_the_database(
     query.close()
 
 
-@pytest.mark.postgres
-def test_texts_arrive_in_a_database_of_another_encoding(postgres: PostgresServer) -> None:
-    """Texts of Arrow are UTF-8, also where the connection speaks another encoding."""
+@pytest.fixture(scope="module")
+def latin(postgres: PostgresServer) -> str:
+    """A database whose encoding is not UTF-8."""
     postgres.run(
         "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
     )
-    query = Query(postgres.url("latin"), ["k", "s"], "CREATE TABLE t (k INT, s TEXT)")
+    return postgres.url("latin")
+
+
+@pytest.mark.postgres
+def test_texts_arrive_in_a_database_of_another_encoding(latin: str) -> None:
+    """Texts of Arrow are UTF-8, also where the connection speaks another encoding."""
+    query = Query(latin, ["k", "s"], "CREATE TABLE t (k INT, s TEXT)")
     assert query.commit(query.stage((1, "Zürich"))) == ""
     assert query.rows() == [(1, "Zürich")]
     with pytest.raises(ConstraintError, match="no equivalent"):
         query.stage((2, "漢"))
+    query.close()
+
+
+@pytest.mark.postgres
+def test_a_text_that_the_database_cannot_hold_is_a_row_that_failed(latin: str) -> None:
+    """Its JSON is kept in ASCII; where the database holds every text, as it is."""
+    ddl = "DROP TABLE IF EXISTS t; CREATE TABLE t (k INT, s TEXT)"
+    query = Query(latin, ["k", "s"], ddl, on_violation="keep")
+    assert query.commit(query.stage((1, "Zürich"), (2, "漢"))) == ""
+    assert query.rows() == [(1, "Zürich")]
+    [(row, message)] = query.store.query("SELECT row_json, message FROM kohort_rejected")
+    assert json.loads(row) == {"k": 2, "s": "漢"}
+    assert "no equivalent" in message
     query.close()
 
 

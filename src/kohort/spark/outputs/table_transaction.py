@@ -68,6 +68,7 @@ _SORT_IN_MEMORY: Final = """
     SELECT set_config('work_mem', '64MB', true)
     WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('64MB')"""
 """For this transaction: by default 4 MB, which the rows of a larger batch do not fit into."""
+_ENCODINGS: Final = "SELECT current_setting('server_encoding'), current_setting('client_encoding')"
 STAGE_FILE: Final = "kohort_staging"
 INTO_OUTBOX: Final = "INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"
 SCHEMA: Final = (
@@ -154,6 +155,10 @@ class BatchStore:
     @abstractmethod
     def _stage(self, number: int) -> str:
         """The name in SQL of the staging table of the output of this number."""
+
+    def _holds_unicode(self) -> bool:
+        """Whether every text can be stored."""
+        return True
 
     @abstractmethod
     def _make_stage(self, cursor: Cursor, merge: Merge) -> None: ...
@@ -415,10 +420,11 @@ class BatchStore:
         check_count(output.table, len(rejected), rejected[-1].message)
         if not callable(output.on_violation):
             at = (self.query, change.batch.batch_id, output.name)
+            ascii_only = not self._holds_unicode()
             cursor.execute_many(
                 "INSERT INTO kohort_rejected VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (*at, number, as_json(dict(r.row)), r.message, change.now_ms)
+                    (*at, number, as_json(dict(r.row), ascii_only), r.message, change.now_ms)
                     for number, r in enumerate(rejected)
                 ],
             )
@@ -590,6 +596,9 @@ class PostgresBatches(BatchStore):
 
     def _stage(self, number: int) -> str:
         return quote(f"kohort_stage_{self._digest}_{self._run}_{number}")
+
+    def _holds_unicode(self) -> bool:
+        return self.store.query(_ENCODINGS) == [("UTF8", "UTF8")]
 
     def sweep_runs(self) -> None:
         """As `BatchStore.sweep_runs`."""
