@@ -26,6 +26,12 @@ GOOD = (
     b' {"at": "2026-01-02T03:04:05.5",\n "deep": null, "other": [1, {"b": 2}]} \n',
     b"{}",
     b'{"name": "\\u00e9\xc3\xa9", "deep": {}, "price": -1.5e3}',
+    b'{"at": "2026-01-02T03:04:05.123456789Z"}',
+    b'{"at": "2026-01-02T03:04:05.1234567-02:00"}',
+    b'{"at": "1969-12-31T23:59:59.9999999"}',
+    b'{"at": "2026-01-02"}',
+    b'{"at": "2026-01-02t03:04:05z"}',
+    b'{"at": "2026-01-02T03-05"}',
 )
 BAD = {
     b"": "not JSON",
@@ -83,7 +89,28 @@ def test_values_become_typed_columns(schema: str) -> None:
     assert rows[2]["deep"] == {"x": 1, "tags": ["a", None]}
     assert rows[4] == dict.fromkeys(rows[4])
     assert rows[5]["name"] == "éé"
+    assert [str(row["at"]) for row in rows[6:]] == [
+        "2026-01-02 03:04:05.123456+00:00",
+        "2026-01-02 05:04:05.123456+00:00",
+        "1969-12-31 23:59:59.999999+00:00",
+        "2026-01-02 00:00:00+00:00",
+        "2026-01-02 03:04:05+00:00",
+        "2026-01-02 08:00:00+00:00",
+    ]
     assert decoded.values.type == decoder(schema=schema).type
+
+
+def test_a_time_without_zone_takes_no_zone() -> None:
+    texts = ["2026-01-02T03:04:05.123456789", "2026-01-02t03:04", "2026-01-02", "2026-01-02T03Z"]
+    values = column([json.dumps({"at": text}).encode() for text in texts])
+    decoded = decoder(schema="at TIMESTAMP_NTZ").decode(values)
+    assert [row and str(row["at"]) for row in decoded.values.to_pylist()] == [
+        "2026-01-02 03:04:05.123456",
+        "2026-01-02 03:04:00",
+        "2026-01-02 00:00:00",
+        None,
+    ]
+    assert "expected no zone offset" in decoded.errors[3].as_py()
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, WITH_A_MAP])

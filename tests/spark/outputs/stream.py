@@ -56,7 +56,16 @@ class Stream:
         )
 
     def run(self, frame: DataFrame, function: BatchFunction, output_mode: str = "append") -> None:
-        """Everything that is there, in one run of the query.
+        """Everything that is there, in one run of the query; the function is closed then."""
+        try:
+            self.run_open(frame, function, output_mode)
+        finally:
+            function.close()
+
+    def run_open(
+        self, frame: DataFrame, function: BatchFunction, output_mode: str = "append"
+    ) -> None:
+        """As `run`, and the function stays open.
 
         A start that is too slow on a busy machine is repeated, as a pipeline does: Spark waits 10 s
         for the Python of a source, without a setting.
@@ -65,16 +74,13 @@ class Stream:
         writer = writer.queryName(self.name) if self.name else writer
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         writer = writer.trigger(availableNow=True)
-        try:
-            for start in range(1, STARTS + 1):
-                try:
-                    writer.start().awaitTermination()
-                    break
-                except Exception as error:  # Spark has its own classes
-                    if start == STARTS or not too_slow(str(error)):
-                        raise
-        finally:
-            function.close()
+        for start in range(1, STARTS + 1):
+            try:
+                writer.start().awaitTermination()
+                break
+            except Exception as error:  # Spark has its own classes
+                if start == STARTS or not too_slow(str(error)):
+                    raise
 
     def forget_last_commit(self) -> None:
         """As if the driver had died before Spark's commit log."""

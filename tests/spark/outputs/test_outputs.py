@@ -47,6 +47,17 @@ def test_update_mode_upserts_and_a_replay_changes_nothing(stream: Stream, store:
     ]
 
 
+def test_a_changed_query_with_the_same_function_is_a_new_run(stream: Stream, store: Store) -> None:
+    """As in a notebook, where nothing closes the function between two starts."""
+    create(store, "CREATE TABLE t (a INTEGER, b INTEGER, c INTEGER)")
+    function = to_table(store.url, "t")
+    for number, columns in enumerate([("n AS a", "n + 10 AS b"), ("n + 10 AS c", "n AS a")]):
+        stream.send(number)
+        stream.run_open(stream.rows().selectExpr(*columns), function)
+    function.close()
+    assert store.query("SELECT * FROM t ORDER BY a") == [(0, 10, None), (1, None, 11)]
+
+
 @pytest.mark.extended
 def test_complete_mode_replaces_the_table(stream: Stream, store: Store) -> None:
     create(store, "CREATE TABLE t (k INTEGER PRIMARY KEY, total INTEGER, c INTEGER)")

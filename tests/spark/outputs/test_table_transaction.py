@@ -27,6 +27,7 @@ from kohort.spark.outputs.table_transaction import BatchStore, open_batches, sta
 from kohort.spark.outputs.topics import OutputRecord
 from kohort.spark.outputs.writing import kept
 from tests.known import known
+from tests.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -162,6 +163,26 @@ def test_two_rows_of_one_key_are_refused_without_an_order(upserts: Query) -> Non
     assert upserts.rows() == []
 
 
+def test_a_row_and_its_deletion_are_refused_without_an_order(url: str) -> None:
+    """Nothing says which of them comes last."""
+    columns = ["k", "n", "gone"]
+    query = Query(url, columns, COUNTS, key=("k",), mode="upsert", deletes="gone")
+    with pytest.raises(ConstraintError, match="several rows"):
+        query.commit(query.stage((1, 5, False), (1, 0, True)))
+    assert query.rows() == []
+    query.close()
+
+
+def test_rows_of_one_key_are_refused_among_rejected_ones(url: str) -> None:
+    """The search for what the database refuses gives it the rows of one key one by one."""
+    columns = ["k", "n"]
+    query = Query(url, columns, CHECKED, key=("k",), mode="upsert", on_violation="keep")
+    with pytest.raises(ConstraintError, match="several rows"):
+        query.commit(query.stage((1, 1), (1, -1), (1, 3)))
+    assert query.rows() == []
+    query.close()
+
+
 def test_the_greatest_in_order_wins(url: str) -> None:
     query = Query(url, ["k", "n"], COUNTS, key=("k",), mode="upsert", order=("n",))
     assert query.commit(query.stage((1, 1), (1, 3)), query.stage((1, 2), (2, 5))) == ""
@@ -287,6 +308,39 @@ def test_no_text_has_a_meaning_for_the_database(
     query = Query(url, schema.names, "CREATE TABLE t (k INTEGER, s TEXT, l TEXT)")
     assert query.commit(query.stage(*rows, types=schema)) == ""
     assert query.rows() == rows
+    query.close()
+
+
+@pytest.fixture(scope="module")
+def latin(postgres: PostgresServer) -> str:
+    """A database whose encoding is not UTF-8."""
+    postgres.run(
+        "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    return postgres.url("latin")
+
+
+@pytest.mark.postgres
+def test_texts_arrive_in_a_database_of_another_encoding(latin: str) -> None:
+    """Texts of Arrow are UTF-8, also where the connection speaks another encoding."""
+    query = Query(latin, ["k", "s"], "CREATE TABLE t (k INT, s TEXT)")
+    assert query.commit(query.stage((1, "Zürich"))) == ""
+    assert query.rows() == [(1, "Zürich")]
+    with pytest.raises(ConstraintError, match="no equivalent"):
+        query.stage((2, "漢"))
+    query.close()
+
+
+@pytest.mark.postgres
+def test_a_text_that_the_database_cannot_hold_is_a_row_that_failed(latin: str) -> None:
+    """Its JSON is kept in ASCII; where the database holds every text, as it is."""
+    ddl = "DROP TABLE IF EXISTS t; CREATE TABLE t (k INT, s TEXT)"
+    query = Query(latin, ["k", "s"], ddl, on_violation="keep")
+    assert query.commit(query.stage((1, "Zürich"), (2, "漢"))) == ""
+    assert query.rows() == [(1, "Zürich")]
+    [(row, message)] = query.store.query("SELECT row_json, message FROM kohort_rejected")
+    assert json.loads(row) == {"k": 2, "s": "漢"}
+    assert "no equivalent" in message
     query.close()
 
 

@@ -167,6 +167,14 @@ def test_frames_that_are_partitioned_in_another_way(spark: SparkSession) -> None
     assert step(rows=by_key) == [(1, 2), (2, 2)]
 
 
+def test_frames_with_other_columns(spark: SparkSession) -> None:
+    """A plan reads the values of a row by position."""
+    step = Calls(PhysicalPlans(), lambda rows: rows.select(F.col("a") - F.col("b")))
+    for table in ({"a": [5], "b": [3]}, {"b": [3], "a": [5]}):
+        assert step(rows=computed_once(local_frame(spark, pa.table(table)))[0]) == [(2,)]
+    assert step.count == 2
+
+
 def test_a_frame_that_is_no_rdd_is_planned_each_time(spark: SparkSession) -> None:
     step = Calls(PhysicalPlans(), lambda rows: rows.select(F.col("n") + 1))
     for number in (1, 2):

@@ -5,6 +5,8 @@ Rules:
   query runs (connections, staging) is made with the first batch of a run. Spark does not
   report the end of a query, so connections are closed when the function is closed or dropped.
 - One function is one query's: its fence is kept under the query's name.
+- Every start of a query begins a run: a notebook may give a changed query the same function and
+  checkpoint, and what a run keeps (merges, plans) fits the columns of one query only.
 """
 
 # pyspark's types are incomplete, so strict checking would report nothing else.
@@ -44,13 +46,30 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.spark")
 DEFAULT_TRANSACTION_TIMEOUT: Final = "5m"
 QUERY_ID: Final = "sql.streaming.queryId"
+JOB_GROUP: Final = "spark.jobGroup.id"
+"""For the jobs of a streaming query Spark sets it to the id of the run."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Which query runs, and since which start.
+
+    Args:
+        query: its name.
+        query_id: the id that its checkpoint keeps.
+        run_id: another one for each start.
+    """
+
+    query: str
+    query_id: str
+    run_id: str
 
 
 @dataclass
 class _Run:
     """What one run of a query holds."""
 
-    query_id: str
+    start: _Start
     database: BatchStore | None
     transaction: TopicTransaction | None
     committer: Committer
@@ -323,10 +342,11 @@ class BatchFunction:
         """Commit one micro-batch, or skip it when it is committed already."""
         from kohort.spark.outputs.work import BatchWork
 
-        query, query_id = self._names(frame)
-        if not self._runs or self._runs[0].query_id != query_id:
+        start = self._start(frame)
+        query = start.query
+        if not self._runs or self._runs[0].start != start:
             self.close()
-            self._runs.append(self._begin(frame, query, query_id))
+            self._runs.append(self._begin(frame, start))
         run = self._runs[0]
         work = BatchWork(
             frame,
@@ -341,7 +361,7 @@ class BatchFunction:
         if len(self.commits) + bool(self.tables or self.topics) > 1:
             work.keep()
         try:
-            outcomes = self._commit(run, Batch(query, batch_id, query_id), work)
+            outcomes = self._commit(run, Batch(query, batch_id, start.query_id), work)
             if Outcome.COMMITTED not in outcomes:  # Spark wants every batch's state to be written
                 frame.write.format("noop").mode("overwrite").save()
             elif run.database is not None:
@@ -368,10 +388,11 @@ class BatchFunction:
         """Close the connections, after a query has ended; another batch makes new ones."""
         _close_all(self._runs)
 
-    def _begin(self, frame: DataFrame, query: str, query_id: str) -> _Run:
+    def _begin(self, frame: DataFrame, start: _Start) -> _Run:
         from kohort.spark.outputs.spool import spool_directory
         from kohort.spark.plans.physical import PhysicalPlans
 
+        query = start.query
         name = GROUP_PREFIX + query
         database = self._open_database(frame, query)
         transaction = self._open_transaction(name)
@@ -382,7 +403,7 @@ class BatchFunction:
         policy = FencePolicy(query, self.first_batch, place, remedy)
         committer = Committer(policy, database, transaction, self.reached)
         spool = spool_directory(frame.sparkSession.sparkContext, query) if transaction else None
-        return _Run(query_id, database, transaction, committer, PhysicalPlans(), spool)
+        return _Run(start, database, transaction, committer, PhysicalPlans(), spool)
 
     def _open_database(self, frame: DataFrame, query: str) -> BatchStore | None:
         from kohort.spark.outputs.table_transaction import SqliteBatches, open_batches
@@ -409,8 +430,8 @@ class BatchFunction:
         timeout_ms = max(t.timeout_ms for t in self.topics)
         return TopicTransaction(name, names, timeout_ms, self.topics[0].output.client)
 
-    def _names(self, frame: DataFrame) -> tuple[str, str]:
-        """The name of the query, and the id that its checkpoint keeps."""
+    def _start(self, frame: DataFrame) -> _Start:
+        """The start of the query that calls this function."""
         context: Any = getattr(frame.sparkSession, "sparkContext", None)
         if context is None:
             raise UsageError(
@@ -426,7 +447,7 @@ class BatchFunction:
                 'name the query: .queryName("...") before start(), or query= of the output. The '
                 "fence is kept under that name, so it must not change"
             )
-        return query, query_id
+        return _Start(query, query_id, context.getLocalProperty(JOB_GROUP) or "")
 
 
 def _close_all(runs: list[_Run]) -> None:

@@ -7,7 +7,7 @@ Rules:
   has succeeded and its id has reached the driver.
 - PostgreSQL: COPY of lines that Arrow joins. Every value is then read by the column's own input
   function, so that text goes into any type that can be written as text. PostgreSQL parses these
-  lines in a quarter less time than CSV.
+  lines in a quarter less time than CSV. They are UTF-8, also where the database is not.
 - SQLite has one writer at a time: rows are made ready before its lock is taken.
 """
 
@@ -115,7 +115,7 @@ def _into_postgres(
     spec: StageSpec, store: Store, attempt: int, batches: Rows, bad: list[Bad]
 ) -> int:
     names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
-    sql = f"COPY {spec.stage} ({names}) FROM STDIN"
+    sql = f"COPY {spec.stage} ({names}) FROM STDIN (ENCODING 'UTF8')"
     count = 0
 
     def pieces() -> Iterator[memoryview]:

@@ -68,6 +68,7 @@ _SORT_IN_MEMORY: Final = """
     SELECT set_config('work_mem', '64MB', true)
     WHERE pg_size_bytes(current_setting('work_mem')) < pg_size_bytes('64MB')"""
 """For this transaction: by default 4 MB, which the rows of a larger batch do not fit into."""
+_ENCODINGS: Final = "SELECT current_setting('server_encoding'), current_setting('client_encoding')"
 STAGE_FILE: Final = "kohort_staging"
 INTO_OUTBOX: Final = "INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"
 SCHEMA: Final = (
@@ -154,6 +155,10 @@ class BatchStore:
     @abstractmethod
     def _stage(self, number: int) -> str:
         """The name in SQL of the staging table of the output of this number."""
+
+    def _holds_unicode(self) -> bool:
+        """Whether every text can be stored."""
+        return True
 
     @abstractmethod
     def _make_stage(self, cursor: Cursor, merge: Merge) -> None: ...
@@ -367,7 +372,9 @@ class BatchStore:
             self._check_staged(cursor, merge, staged)
         lacking = null_keys(merge, attempts)
         lacks_keys = lacking is not None and bool(cursor.query(lacking))
-        if lacks_keys or not (self.refuses_doubled and merge.updates):
+        # rows that delete, and keys with a NULL, are not what an upsert meets twice
+        meets_all = merge.updates and not output.deletes and not lacks_keys
+        if not (self.refuses_doubled and meets_all):
             self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
@@ -376,6 +383,8 @@ class BatchStore:
         loaded, refused = self._load(cursor, merge, attempts, lacks_keys=lacks_keys)
         if merge.loads_all and loaded + len(refused) != sum(staged.values()):
             self._check_staged(cursor, merge, staged)
+        if refused:  # the search may have loaded rows of one key one after the other
+            self._refuse_doubled(cursor, change.batch, merge, attempts)
         if output.rejects:
             rejected += refused
             self._reject(cursor, change, output, rejected)
@@ -411,10 +420,11 @@ class BatchStore:
         check_count(output.table, len(rejected), rejected[-1].message)
         if not callable(output.on_violation):
             at = (self.query, change.batch.batch_id, output.name)
+            ascii_only = not self._holds_unicode()
             cursor.execute_many(
                 "INSERT INTO kohort_rejected VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (*at, number, as_json(dict(r.row)), r.message, change.now_ms)
+                    (*at, number, as_json(dict(r.row), ascii_only), r.message, change.now_ms)
                     for number, r in enumerate(rejected)
                 ],
             )
@@ -586,6 +596,9 @@ class PostgresBatches(BatchStore):
 
     def _stage(self, number: int) -> str:
         return quote(f"kohort_stage_{self._digest}_{self._run}_{number}")
+
+    def _holds_unicode(self) -> bool:
+        return self.store.query(_ENCODINGS) == [("UTF8", "UTF8")]
 
     def sweep_runs(self) -> None:
         """As `BatchStore.sweep_runs`."""

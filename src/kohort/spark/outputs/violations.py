@@ -102,9 +102,9 @@ def check_count(table: str, rejected: int, message: str) -> None:
         )
 
 
-def as_json(rows: Any) -> str:
+def as_json(rows: Any, ascii_only: bool = False) -> str:
     """Rejected rows as text; bytes as hexadecimal digits, times and decimals as text."""
-    return json.dumps(rows, default=_plain, ensure_ascii=False)
+    return json.dumps(rows, default=_plain, ensure_ascii=ascii_only)
 
 
 def _plain(value: object) -> str:

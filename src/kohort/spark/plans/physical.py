@@ -8,8 +8,8 @@ Rules:
   replaces the RDDs that differ from the last batch's. Nodes above unchanged RDDs stay, the
   broadcast of a reference included.
 - Spark's adaptive execution (off in the local profile) replans while a job runs: nothing is kept.
-- A kept plan relies on the partitioning of its frames. Frames with another partitioning get a new
-  plan.
+- A kept plan relies on the partitioning of its frames, and on their columns, which it reads by
+  position. Frames with others get a new plan.
 
 Spark's classic API is needed: the plan is the JVM's.
 """
@@ -97,11 +97,16 @@ class PhysicalPlans:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A frame of the batch: its RDD, and how it is partitioned."""
+    """A frame of the batch: its RDD, its columns as JSON, and how it is partitioned."""
 
     rdd: Any
     id: int
+    schema: str
     partitioning: str
+
+    def is_like(self, other: _Leaf) -> bool:
+        """Whether a plan over the one can be put over the other."""
+        return (self.schema, self.partitioning) == (other.schema, other.partitioning)
 
 
 def _leaves(frames: Mapping[str, DataFrame]) -> dict[str, _Leaf] | None:
@@ -129,7 +134,7 @@ def _leaf_of(frame: DataFrame) -> _Leaf | None:
         partitioning = _EXPRESSION_ID.sub("", plan.outputPartitioning().toString())
         if partitioning.startswith("UnknownPartitioning"):
             partitioning = ""
-        leaf = _KNOWN[frame] = _Leaf(rdd, rdd.id(), partitioning)
+        leaf = _KNOWN[frame] = _Leaf(rdd, rdd.id(), plan.schema().json(), partitioning)
     return leaf
 
 
@@ -213,9 +218,9 @@ class _Prepared:
         return cls(root, inner.schema(), frame.sparkSession, dict(leaves))
 
     def fits(self, leaves: Mapping[str, _Leaf]) -> bool:
-        """Whether frames are partitioned as those that the plan was made for."""
+        """Whether frames have the columns and partitioning that the plan was made for."""
         return leaves.keys() == self.leaves.keys() and all(
-            leaf.partitioning == self.leaves[name].partitioning for name, leaf in leaves.items()
+            leaf.is_like(self.leaves[name]) for name, leaf in leaves.items()
         )
 
     def bound(self, leaves: dict[str, _Leaf]) -> DataFrame:
