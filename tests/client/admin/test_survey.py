@@ -63,3 +63,18 @@ def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster
     part = admin.survey_groups(timeout_s=SOON_S)
     assert 0 < len(part.groups) < 12
     assert "ListGroups" in part.unreachable[2]
+
+
+def test_offsets_come_from_all_leaders_that_answer(admin: Admin, cluster: Cluster) -> None:
+    """With `partial`, a leader that does not answer costs its own partitions alone."""
+    (topic,) = admin.describe_topics(["t"]).values()
+    there = {("t", p.partition) for p in topic.partitions if p.leader != 2}
+    assert 0 < len(there) < 3
+    wanted = dict.fromkeys((("t", p.partition) for p in topic.partitions), "latest")
+    for fault in (cluster.faults.silence, cluster.faults.cut):
+        fault("ListOffsets", node=2, times=99)
+        assert set(admin.list_offsets(wanted, partial=True, timeout_s=SOON_S)) == there
+        cluster.faults.clear()
+    cut = cluster.faults.cut("ListOffsets", node=2, times=1)
+    assert len(admin.list_offsets(wanted, partial=True, timeout_s=PATIENCE_S)) == 3
+    assert cut.hits == 1

@@ -365,7 +365,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                     topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
                 )
             failed: dict[str, tuple[int, str | None]] = {}
-            for answer in self._ask_all(DeleteRecordsResponse, requests, deadline_ms).values():
+            for _, answer in self._answers(DeleteRecordsResponse, requests, deadline_ms):
                 for topic in answer.topics:
                     for p in topic.partitions:
                         tp = TopicPartition(topic.name, p.partition_index)
@@ -407,7 +407,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                 for node_id, tps in self._leaders(left, deadline_ms, partial=partial).items()
             }
             failed: dict[str, tuple[int, str | None]] = {}
-            for answer in self._ask_all(ListOffsetsResponse, requests, deadline_ms).values():
+            for _, answer in self._answers(ListOffsetsResponse, requests, deadline_ms):
                 for topic in answer.topics:
                     for p in topic.partitions:
                         tp = TopicPartition(topic.name, p.partition_index)

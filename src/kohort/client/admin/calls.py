@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -154,15 +154,26 @@ class AdminCalls(Observed):
         self, kind: type[M], messages: Mapping[int, Message | Versioned], deadline_ms: int
     ) -> dict[int, M]:
         """Requests to several nodes at once; raises the first error after all have ended."""
+        return dict(self._answers(kind, messages, deadline_ms))
+
+    def _answers(
+        self, kind: type[M], messages: Mapping[int, Message | Versioned], deadline_ms: int
+    ) -> Iterator[tuple[int, M]]:
+        """The same for a caller that keeps what it has: the answers there are, then the error."""
         started = {n: self._start(n, m, deadline_ms) for n, m in messages.items()}
         for future in started.values():
             future.wait()
-        answers: dict[int, M] = {}
+        failed: KohortError | None = None
         for node_id, future in started.items():
-            answer = future.result()
+            try:
+                answer = future.result()
+            except KohortError as error:
+                failed = failed or error
+                continue
             assert isinstance(answer, kind), f"{type(answer)} answers a request for {kind}"
-            answers[node_id] = answer
-        return answers
+            yield node_id, answer
+        if failed is not None:
+            raise failed
 
     def _refresh(self, deadline_ms: int) -> ClusterMetadata:
         """Fresh metadata of what is watched."""
