@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kohort import Admin, NewTopic
+from kohort import Admin, NewTopic, TopicPartition
+from kohort.client.admin.types import OffsetSpec
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
 from tests.clusters import Cluster
@@ -68,9 +69,11 @@ def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster
 def test_offsets_come_from_all_leaders_that_answer(admin: Admin, cluster: Cluster) -> None:
     """With `partial`, a leader that does not answer costs its own partitions alone."""
     (topic,) = admin.describe_topics(["t"]).values()
-    there = {("t", p.partition) for p in topic.partitions if p.leader != 2}
+    there = {TopicPartition("t", p.partition) for p in topic.partitions if p.leader != 2}
     assert 0 < len(there) < 3
-    wanted = dict.fromkeys((("t", p.partition) for p in topic.partitions), "latest")
+    wanted: dict[TopicPartition, OffsetSpec] = {
+        TopicPartition("t", p.partition): "latest" for p in topic.partitions
+    }
     for fault in (cluster.faults.silence, cluster.faults.cut):
         fault("ListOffsets", node=2, times=99)
         assert set(admin.list_offsets(wanted, partial=True, timeout_s=SOON_S)) == there

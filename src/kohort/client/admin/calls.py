@@ -3,8 +3,8 @@
 Rules:
 - Requests run on the network thread; the caller waits for futures.
 - Errors that Kafka calls retriable are tried again with a back-off until the call's time is over;
-  then the last error is raised. Mutations are retried only when the broker has refused them, never
-  when an answer is lost: they might be carried out twice.
+  then the last error is raised. Mutations are retried only when the broker has refused them, or
+  when they never left this client, never when an answer is lost: they might be carried out twice.
 
 Shell: threads (waiting), randomness (jitter).
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -48,6 +49,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+
+
+class _NotSent(ConnectionFailedError):
+    """Stands for an error before anything left that could change the cluster. `_until` takes it."""
+
+    def __init__(self, error: KohortError) -> None:
+        super().__init__(*error.args)
+        self.error: KohortError = error.error if isinstance(error, _NotSent) else error
+
+
+class _Request:
+    """A request that knows whether it may have left."""
+
+    def __init__(self, message: Message | Versioned) -> None:
+        self._message = message
+        self.left = False
+        api, at_most = type(message), None
+        if isinstance(message, Versioned):
+            api, at_most = message.api, message.at_most
+        self.versioned = Versioned(api, self._build, at_most=at_most)
+
+    def _build(self, version: int) -> Message | None:
+        self.left = True
+        message = self._message
+        return message.build(version) if isinstance(message, Versioned) else message
+
+
+@contextmanager
+def _looking_up() -> Iterator[None]:
+    """What is asked here changes nothing, and comes before what may."""
+    try:
+        yield
+    except (ConnectionFailedError, KafkaTimeoutError) as error:
+        raise _NotSent(error) from error
 
 
 def end_admin(cluster: ClusterClient) -> End:
@@ -146,7 +181,13 @@ class AdminCalls(Observed):
 
     def _ask(self, kind: type[M], target: int, message: Message | Versioned, deadline_ms: int) -> M:
         """One request; its answer."""
-        answer = self._start(target, message, deadline_ms).result()
+        request = _Request(message)
+        try:
+            answer = self._start(target, request.versioned, deadline_ms).result()
+        except (ConnectionFailedError, KafkaTimeoutError) as error:
+            if request.left:
+                raise
+            raise _NotSent(error) from error
         assert isinstance(answer, kind), f"{type(answer)} answers a request for {kind}"
         return answer
 
@@ -217,15 +258,17 @@ class AdminCalls(Observed):
         while True:
             try:
                 return attempt()
-            except KohortError as error:
+            except KohortError as raised:
+                error, lost = raised, isinstance(raised, ConnectionFailedError | KafkaTimeoutError)
+                if isinstance(raised, _NotSent):
+                    error, lost = raised.error, False
                 if isinstance(error, BrokerError) and error.code == ErrorCode.NOT_CONTROLLER:
                     self._thread.call(self._cluster.refresh_soon)
-                lost = isinstance(error, ConnectionFailedError | KafkaTimeoutError)
                 if not error.retriable or (mutates and lost):
-                    raise
+                    raise error from error.__cause__
                 wait_ms = backoff.failed()
                 if (now_ms := self._now_ms()) + wait_ms >= deadline_ms:
-                    raise
+                    raise error from error.__cause__
                 if now_ms >= warn_ms and isinstance(error, BrokerError):
                     warn_ms = deadline_ms
                     warner("admin")(f"{error}; retrying")
@@ -235,12 +278,15 @@ class AdminCalls(Observed):
         """Ask the controller; any broker forwards to it when it is not known (KRaft)."""
         metadata = self._cluster.metadata
         if not metadata.version:
-            metadata = self._refresh(deadline_ms)
+            with _looking_up():
+                metadata = self._refresh(deadline_ms)
         known = metadata.controller_id in metadata.nodes
         return self._ask(kind, metadata.controller_id if known else ANY, message, deadline_ms)
 
     def _coordinator(self, group_id: str, deadline_ms: int) -> Node:
-        answer = self._ask(FindCoordinatorResponse, ANY, find_coordinator(group_id), deadline_ms)
+        request = find_coordinator(group_id)
+        with _looking_up():
+            answer = self._ask(FindCoordinatorResponse, ANY, request, deadline_ms)
         coordinator = coordinator_in(answer, group_id)
         if isinstance(coordinator, BrokerError):
             raise coordinator
