@@ -322,7 +322,7 @@ def test_a_controller_that_has_moved_is_looked_for(broker):
 
 
 def dead_controller(broker: ScriptedBroker, answers: float) -> None:
-    """So many answers name node 9 the controller, where nobody listens; the next ones the broker."""
+    """So many answers name node 9 the controller, where nobody listens; the next the broker."""
     given: list[None] = []
 
     def answer(request, call):
@@ -352,7 +352,7 @@ def test_a_change_that_cannot_leave_fails_with_the_cause_when_its_time_is_over(b
     dead_controller(broker, math.inf)
     with (
         Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin,
-        pytest.raises((ConnectionFailedError, KafkaTimeoutError), match=r"127\.0\.0\.1:1") as raised,
+        pytest.raises((ConnectionFailedError, KafkaTimeoutError), match="127.0.0.1:1") as raised,
     ):
         admin.create_topics(["t"], timeout_s=0.3)
     assert raised.type in (ConnectionFailedError, KafkaTimeoutError)

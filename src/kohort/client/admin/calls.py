@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -65,10 +65,10 @@ class _Request:
     def __init__(self, message: Message | Versioned) -> None:
         self._message = message
         self.left = False
-        api, at_most = type(message), None
         if isinstance(message, Versioned):
-            api, at_most = message.api, message.at_most
-        self.versioned = Versioned(api, self._build, at_most=at_most)
+            self.versioned = Versioned(message.api, self._build, at_most=message.at_most)
+        else:
+            self.versioned = Versioned(type(message), self._build)
 
     def _build(self, version: int) -> Message | None:
         self.left = True
@@ -77,7 +77,7 @@ class _Request:
 
 
 @contextmanager
-def _looking_up() -> Iterator[None]:
+def _looking_up() -> Generator[None, None, None]:
     """What is asked here changes nothing, and comes before what may."""
     try:
         yield
@@ -340,17 +340,38 @@ class AdminCalls(Observed):
 def each_of(
     what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
 ) -> dict[str, T]:
-    """Make a call for each of these, then raise one error for all that brokers refused."""
+    """Make a call for each of these, then raise one error for all that failed.
+
+    Where an answer is lost, it is that error: what became of it is not known.
+    """
     results: dict[str, T] = {}
-    failed: dict[str, tuple[int, str | None]] = {}
+    refused: dict[str, tuple[int, str | None]] = {}
+    lost: dict[str, ConnectionFailedError | KafkaTimeoutError] = {}
     for name in names:
-        failed[name] = (0, None)
+        refused[name] = (0, None)
         try:
             results[name] = call(name)
         except BrokerError as error:
-            failed[name] = (error.code, None)
-    raise_failed(what, failed, kind)
-    return results
+            refused[name] = (error.code, None)
+        except (ConnectionFailedError, KafkaTimeoutError) as error:
+            lost[name] = error
+    if not lost:
+        raise_failed(what, refused, kind)
+        return results
+    name, first = next(iter(lost.items()))
+    failed = {n: f"has no answer ({type(error).__name__})" for n, error in lost.items()}
+    failed |= {n: ErrorCode.name_of(code) for n, (code, _) in refused.items() if code}
+    del failed[name]
+    others = _others(failed, len(refused))
+    raise type(first)(f"{what} {name!r}: {first}{others}") from first
+
+
+def _others(failed: Mapping[str, str], asked: int) -> str:
+    """The end of a sentence about one that failed: these did, too."""
+    if not failed:
+        return ""
+    some = ", ".join(f"{name!r} {why}" for name, why in list(failed.items())[:19])
+    return f"; {asked - len(failed) - 1} of {asked} succeeded, failed also: {some}"
 
 
 def raise_failed(
@@ -364,7 +385,5 @@ def raise_failed(
         return
     name, (code, text) = next(iter(bad.items()))
     message = f"{what} {name!r}{': ' + text if text else ''}"
-    if len(bad) > 1:
-        others = ", ".join(f"{n!r} {ErrorCode.name_of(c)}" for n, (c, _) in list(bad.items())[1:20])
-        message += f"; {len(failed) - len(bad)} of {len(failed)} succeeded, failed also: {others}"
+    message += _others({n: ErrorCode.name_of(c) for n, (c, _) in list(bad.items())[1:]}, len(failed))
     raise kind(code, message)

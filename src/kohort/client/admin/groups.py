@@ -162,7 +162,9 @@ class AdminGroups(AdminCalls):
     def delete_groups(self, group_ids: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete groups that have no members, with their offsets.
 
-        Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) when some were refused.
+        All are tried. Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) when some were
+        refused, ConnectionFailedError or KafkaTimeoutError when it is not known whether some are
+        deleted; either names them.
         """
         deadline_ms = self._deadline(timeout_s)
 
