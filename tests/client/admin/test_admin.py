@@ -207,6 +207,7 @@ def test_a_group_shows_its_members_and_refuses_changes_while_it_has_some(admin, 
     assert member.topics == (topic,)
     assert set(member.assignment) == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     assert [g.group_id for g in admin.list_groups(states=["Stable"])] == ["live"]
+    assert [g.group_id for g in admin.list_groups(states=["stable"])] == ["live"]
     with pytest.raises(GroupError, match="NON_EMPTY_GROUP"):
         admin.delete_groups(["live"])
     with pytest.raises(GroupError):
@@ -352,7 +353,7 @@ def test_a_change_that_cannot_leave_fails_with_the_cause_when_its_time_is_over(b
     dead_controller(broker, math.inf)
     with (
         Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin,
-        pytest.raises((ConnectionFailedError, KafkaTimeoutError), match="127.0.0.1:1") as raised,
+        pytest.raises((ConnectionFailedError, KafkaTimeoutError), match="127[.]0") as raised,
     ):
         admin.create_topics(["t"], timeout_s=0.3)
     assert raised.type in (ConnectionFailedError, KafkaTimeoutError)

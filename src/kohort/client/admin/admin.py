@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from kohort.client.admin.acls import AdminAcls
-from kohort.client.admin.calls import raise_failed
+from kohort.client.admin.calls import looking_up, raise_failed
 from kohort.client.admin.cluster import AdminCluster
 from kohort.client.admin.groups import AdminGroups
 from kohort.client.admin.survey import AdminSurvey
@@ -332,7 +332,8 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         """Only a broker itself knows its configuration."""
         if not broker:
             return ANY
-        nodes = self._refresh(deadline_ms).nodes
+        with looking_up():
+            nodes = self._refresh(deadline_ms).nodes
         if not name.isdigit() or int(name) not in nodes:
             raise UsageError(f"there is no broker {name!r}; brokers by id: {sorted(nodes)}")
         return int(name)

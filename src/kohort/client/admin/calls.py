@@ -77,7 +77,7 @@ class _Request:
 
 
 @contextmanager
-def _looking_up() -> Generator[None, None, None]:
+def looking_up() -> Generator[None, None, None]:
     """What is asked here changes nothing, and comes before what may."""
     try:
         yield
@@ -278,14 +278,14 @@ class AdminCalls(Observed):
         """Ask the controller; any broker forwards to it when it is not known (KRaft)."""
         metadata = self._cluster.metadata
         if not metadata.version:
-            with _looking_up():
+            with looking_up():
                 metadata = self._refresh(deadline_ms)
         known = metadata.controller_id in metadata.nodes
         return self._ask(kind, metadata.controller_id if known else ANY, message, deadline_ms)
 
     def _coordinator(self, group_id: str, deadline_ms: int) -> Node:
         request = find_coordinator(group_id)
-        with _looking_up():
+        with looking_up():
             answer = self._ask(FindCoordinatorResponse, ANY, request, deadline_ms)
         coordinator = coordinator_in(answer, group_id)
         if isinstance(coordinator, BrokerError):
@@ -385,5 +385,6 @@ def raise_failed(
         return
     name, (code, text) = next(iter(bad.items()))
     message = f"{what} {name!r}{': ' + text if text else ''}"
-    message += _others({n: ErrorCode.name_of(c) for n, (c, _) in list(bad.items())[1:]}, len(failed))
+    del bad[name]
+    message += _others({n: ErrorCode.name_of(c) for n, (c, _) in bad.items()}, len(failed))
     raise kind(code, message)
