@@ -52,7 +52,7 @@ M = TypeVar("M", bound=Message)
 
 
 class _NotSent(ConnectionFailedError):
-    """Stands for an error before anything left that could change the cluster. `_until` takes it."""
+    """An error before anything left that could change the cluster; `_until` raises the original."""
 
     def __init__(self, error: KohortError) -> None:
         super().__init__(*error.args)

@@ -6,7 +6,7 @@ Rules:
   The lists are there from the beginning: two threads that each made one would not find each other.
 - A waiter whose time is over takes itself out of the list, so that asking often costs nothing.
 - Callbacks run on the thread that completes it, or at once when it is done already. What one raises
-  is logged: whoever completes it has others to serve.
+  is logged: the thread that completes it has others to serve.
 - A wait sleeps at most `LONGEST_WAIT_S` at a time, so that no signal is overlooked (`waiting`).
 
 Shell: threads, the clock.

@@ -421,7 +421,7 @@ class ProducerCore:
                 leader_missing = self._sender.leader_missing
                 report = self._sender.refusals.look(now_ms)
                 deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
-        finally:  # whatever went wrong: these are in no queue any more
+        finally:  # even after an error: these are in no queue any more
             if plans:
                 self._outgoing.add(plans)
             if expired:
