@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
 import time
@@ -25,6 +26,7 @@ from kohort.errors import (
     ClosedError,
     ConnectionFailedError,
     GroupError,
+    KafkaTimeoutError,
     UsageError,
 )
 from kohort.wire.messages.create_partitions_response import (
@@ -32,7 +34,10 @@ from kohort.wire.messages.create_partitions_response import (
     CreatePartitionsTopicResult,
 )
 from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
+from kohort.wire.messages.delete_groups_response import DeletableGroupResult, DeleteGroupsResponse
 from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
+from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
+from kohort.wire.messages.metadata_response import MetadataResponseBroker
 from tests.client.scripted import CLOSE, ScriptedBroker
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S, until
@@ -202,6 +207,7 @@ def test_a_group_shows_its_members_and_refuses_changes_while_it_has_some(admin, 
     assert member.topics == (topic,)
     assert set(member.assignment) == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     assert [g.group_id for g in admin.list_groups(states=["Stable"])] == ["live"]
+    assert [g.group_id for g in admin.list_groups(states=["stable"])] == ["live"]
     with pytest.raises(GroupError, match="NON_EMPTY_GROUP"):
         admin.delete_groups(["live"])
     with pytest.raises(GroupError):
@@ -314,6 +320,63 @@ def test_a_controller_that_has_moved_is_looked_for(broker):
     )
     with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
         assert admin.create_topics(["t"], timeout_s=PATIENCE_S)["t"].partition_count == 1
+
+
+def dead_controller(broker: ScriptedBroker, answers: float) -> None:
+    """So many answers name node 9 the controller, where nobody listens; the next the broker."""
+    given: list[None] = []
+
+    def answer(request, call):
+        given.append(None)
+        broker.cluster.controller_id = 9 if len(given) <= answers else broker.node_id
+        metadata = broker.cluster.metadata(request, call)
+        metadata.brokers.append(MetadataResponseBroker(node_id=9, host="127.0.0.1", port=1))
+        return metadata
+
+    broker.answers["MetadataRequest"] = answer
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[CreatableTopicResult(name="t", num_partitions=1)]
+    )
+
+
+def test_a_change_that_never_left_is_sent_to_the_next_controller(broker):
+    """The one that metadata names is down: nothing can have been carried out."""
+    dead_controller(broker, 2)
+    with Admin(
+        bootstrap_servers=broker.address, retry_backoff_ms=1, reconnect_backoff_ms=1
+    ) as admin:
+        assert admin.create_topics(["t"], timeout_s=PATIENCE_S)["t"].partition_count == 1
+    assert len(broker.of("CreateTopicsRequest")) == 1
+
+
+def test_a_change_that_cannot_leave_fails_with_the_cause_when_its_time_is_over(broker):
+    dead_controller(broker, math.inf)
+    with (
+        Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin,
+        pytest.raises((ConnectionFailedError, KafkaTimeoutError), match=r"127\.0") as raised,
+    ):
+        admin.create_topics(["t"], timeout_s=0.3)
+    assert raised.type in (ConnectionFailedError, KafkaTimeoutError)
+    assert not broker.of("CreateTopicsRequest")
+
+
+def test_a_lost_answer_about_the_coordinator_keeps_no_change_from_being_made(broker):
+    lost = [CLOSE]
+
+    def found(request, call):
+        if lost:
+            return lost.pop()
+        place = Coordinator(key="g", node_id=0, host="127.0.0.1", port=broker.port)
+        return FindCoordinatorResponse(coordinators=[place])
+
+    broker.answers["FindCoordinatorRequest"] = found
+    broker.answers["DeleteGroupsRequest"] = lambda r, call: DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id="g")]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        admin.delete_groups(["g"], timeout_s=PATIENCE_S)
+    assert not lost
+    assert len(broker.of("DeleteGroupsRequest")) == 1
 
 
 def test_only_what_was_throttled_is_asked_for_again(broker):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kohort import Admin, NewTopic
-from kohort.errors import ErrorCode
+from kohort import Admin, NewTopic, TopicPartition
+from kohort.client.admin.types import OffsetSpec
+from kohort.errors import ConnectionFailedError, ErrorCode, KafkaTimeoutError
 from kohort.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
@@ -63,3 +64,51 @@ def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster
     part = admin.survey_groups(timeout_s=SOON_S)
     assert 0 < len(part.groups) < 12
     assert "ListGroups" in part.unreachable[2]
+
+
+def test_offsets_come_from_all_leaders_that_answer(admin: Admin, cluster: Cluster) -> None:
+    """With `partial`, a leader that does not answer costs its own partitions alone."""
+    (topic,) = admin.describe_topics(["t"]).values()
+    there = {TopicPartition("t", p.partition) for p in topic.partitions if p.leader != 2}
+    assert 0 < len(there) < 3
+    wanted: dict[TopicPartition, OffsetSpec] = {
+        TopicPartition("t", p.partition): "latest" for p in topic.partitions
+    }
+    for fault in (cluster.faults.silence, cluster.faults.cut):
+        fault("ListOffsets", node=2, times=99)
+        assert set(admin.list_offsets(wanted, partial=True, timeout_s=SOON_S)) == there
+        cluster.faults.clear()
+    cut = cluster.faults.cut("ListOffsets", node=2, times=1)
+    assert len(admin.list_offsets(wanted, partial=True, timeout_s=PATIENCE_S)) == 3
+    assert cut.hits == 1
+
+
+def test_groups_are_deleted_by_all_coordinators_that_answer(admin: Admin, cluster: Cluster) -> None:
+    """One whose answer is lost may be deleted or not; the error names it."""
+    names = [f"d{number}" for number in range(6)]
+    for name in names:
+        admin.alter_group_offsets(name, {TopicPartition("t", 0): 0})
+    described = admin.describe_groups(names)
+    unsure = [n for n in names if described[n].coordinator.node_id == 2]
+    assert 0 < len(unsure) < 6
+    cluster.faults.cut("DeleteGroups", node=2, times=99)
+    with pytest.raises(ConnectionFailedError) as raised:
+        admin.delete_groups([*names, "unknown"], timeout_s=PATIENCE_S)
+    for name in [*unsure, "unknown"]:
+        assert repr(name) in str(raised.value)
+    cluster.faults.clear()
+    left = {group.group_id for group in admin.list_groups()}
+    assert left & set(names) <= set(unsure)
+    admin.delete_groups(sorted(left & set(names)))
+
+
+def test_transactions_that_can_be_described_are_not_all_there_is(
+    admin: Admin, cluster: Cluster
+) -> None:
+    """Each is asked for, and the error names the one without an answer."""
+    cut = cluster.faults.cut("DescribeTransactions", times=99)
+    with pytest.raises((ConnectionFailedError, KafkaTimeoutError)) as raised:
+        admin.describe_transactions(["x", "y"], timeout_s=SOON_S)
+    assert "'x'" in str(raised.value)
+    assert "'y'" in str(raised.value)
+    assert cut.hits > 0

@@ -79,6 +79,20 @@ def test_many_threads_may_wait_and_callbacks_run_once():
     assert seen == [1] * 6
 
 
+def test_a_callback_that_raises_is_logged_and_the_next_one_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    future: Future[int] = Future()
+    seen: list[int] = []
+    future.add_done_callback(lambda _: 1 // 0)
+    future.add_done_callback(lambda f: seen.append(f.result()))
+    future.set_result(1)
+    future.add_done_callback(lambda _: 1 // 0)
+    assert seen == [1]
+    assert [r.name for r in caplog.records] == ["kohort.client"] * 2
+    assert caplog.text.count("ZeroDivisionError: ") == 2
+
+
 def test_a_future_may_be_awaited(thread):
     async def main() -> tuple[int, int]:
         future = thread.call(lambda: 5)

@@ -683,6 +683,25 @@ def test_waiting_on_the_network_thread_is_refused_instead_of_hanging(producer, t
     assert len(caught) == 2
 
 
+def test_a_done_callback_that_raises_keeps_no_other_record_from_its_outcome(
+    producer, topic, caplog
+):
+    """Nor another callback of its own record."""
+    p = producer(linger_ms=60_000)
+    futures = [p.send("t", b"v", partition=partition) for partition in (0, 1, 1)]
+    seen: list[Any] = []
+    for future in futures:
+        future.add_done_callback(lambda _: 1 // 0)
+        future.add_done_callback(seen.append)
+    p.flush(PATIENCE_S)
+    assert [future.result(PATIENCE_S).offset for future in futures] == [0, 0, 1]
+    until(lambda: len(seen) == 3, "every callback")
+    futures[0].add_done_callback(lambda _: 1 // 0)  # at once, on this thread
+    p.close(PATIENCE_S)
+    assert {r.name for r in caplog.records} == {"kohort.client"}
+    assert [r.exc_info[0] for r in caplog.records] == [ZeroDivisionError] * 4
+
+
 def test_a_topic_that_nobody_waits_for_any_more_is_not_asked_for(producer, topic, broker):
     p = producer(max_block_ms=300)
     with pytest.raises((BrokerError, KafkaTimeoutError)):

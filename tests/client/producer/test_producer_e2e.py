@@ -13,6 +13,7 @@ from confluent_kafka import Consumer as TheirConsumer
 from kohort import Admin, AsyncProducer, NewTopic, Producer, TopicPartition
 from kohort.client.producer.plan.fast_send_choice import for_key
 from kohort.errors import ClosedError, KafkaTimeoutError, RecordTooLargeError, UsageError
+from kohort.testing import VirtualClock
 from tests.clusters import APACHE, Cluster
 from tests.patience import PATIENCE_S
 
@@ -117,6 +118,38 @@ def test_a_topic_that_grows_gets_records_in_its_new_partitions():
         while not grown:
             places = [producer.send("t", b"v", key).result(PATIENCE_S).partition for key in keys]
             grown = places == [for_key(key, 8) for key in keys]
+
+
+@pytest.mark.skipif(APACHE, reason="on a virtual clock")
+def test_a_topic_that_comes_back_with_fewer_partitions_keeps_nothing_else_from_leaving():
+    """What is open for a partition that is gone waits for its deadline, alone."""
+    with (
+        VirtualClock() as clock,
+        Cluster(clock=clock) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        Producer(
+            bootstrap_servers=cluster.bootstrap,
+            linger_ms=20_000,
+            metadata_max_age_ms=20,
+            request_timeout_ms=2_000,
+            delivery_timeout_ms=25_000,
+        ) as producer,
+    ):
+        admin.create_topics([NewTopic("t", 4), NewTopic("u", 1)])
+        producer.send("u", b"first")
+        producer.flush()
+        gone = producer.send("t", b"v", partition=3)
+        admin.delete_topics(["t"])
+        admin.create_topics([NewTopic("t", 2)])
+        core = producer._core
+        assert clock.run_until(lambda: len(core.routes["t"].slots) == 2, PATIENCE_S)
+        there = [producer.send("t", b"w", partition=1), producer.send("u", b"x")]
+        with pytest.raises(KafkaTimeoutError, match="1 of 3 batches had no outcome"):
+            producer.flush(1)
+        assert [future.result(0).offset for future in there] == [0, 1]
+        assert not gone.done
+        assert core.usage()[2] == 0
+        assert isinstance(gone.error(PATIENCE_S), KafkaTimeoutError)
 
 
 def test_batches_larger_than_the_topic_takes_are_split():

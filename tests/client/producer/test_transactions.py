@@ -317,14 +317,24 @@ def test_a_record_that_failed_before_it_was_sent(kip_890: bool) -> None:
     assert d.ends["end"] is None
 
 
-def test_a_producer_that_its_coordinator_has_forgotten() -> None:
-    d = Driver(kip_890=False)
+@pytest.mark.parametrize("kip_890", [False, True])
+@pytest.mark.parametrize(
+    "code", [E.INVALID_TXN_STATE, E.INVALID_PRODUCER_ID_MAPPING, E.UNKNOWN_PRODUCER_ID]
+)
+def test_a_producer_that_its_coordinator_has_forgotten(kip_890: bool, code: int) -> None:
+    """Its transactional id was idle for longer than `transactional.id.expiration.ms`."""
+    d = Driver(kip_890=kip_890)
     d.tx.begin()
-    assert not d.tx.admits("t", 0)
-    d.asked(K.ADD_PARTITIONS, added(E.INVALID_PRODUCER_ID_MAPPING))
+    if kip_890:
+        d.write()
+        refusal = BrokerError(E.INVALID_PRODUCER_ID_MAPPING)
+        d.take(d.tx.failed(refusal))
+    else:
+        assert not d.tx.admits("t", 0)
+        d.asked(K.ADD_PARTITIONS, added(E.INVALID_PRODUCER_ID_MAPPING))
     assert d.tx.state is S.BROKEN
     d.end(commit=False)
-    d.asked(K.END, EndTxnResponse(error_code=E.INVALID_TXN_STATE))
+    d.asked(K.END, EndTxnResponse(error_code=code))
     d.asked(K.INIT, InitProducerIdResponse(producer_id=10, producer_epoch=0))
     assert d.ends["end"] is None
     assert d.tx.identity[1:] == (10, 0)

@@ -588,6 +588,40 @@ def test_record_size_limit() -> None:
     assert bench.leave(a) == [C.UNKNOWN_MEMBER_ID]
 
 
+LARGE = [("range", b"x" * 4_000)]
+
+
+def test_a_member_turned_away_for_its_size_leaves_its_partitions_to_the_others() -> None:
+    """G12: it is gone from the group, which rebalances as when a member leaves."""
+    bench = Bench(group_record_max_bytes=4_000)
+    leader, away, other = bench.stable(3)
+    assert leader == bench.group.leader
+    assert bench.code(bench.join(away, protocols=LARGE)) is C.GROUP_MAX_SIZE_REACHED
+    assert bench.heartbeat(away) is C.UNKNOWN_MEMBER_ID
+    assert bench.heartbeat(leader) is C.REBALANCE_IN_PROGRESS
+    assert bench.heartbeat(other) is C.REBALANCE_IN_PROGRESS
+    bench.join(leader)
+    bench.join(other)
+    assert bench.stored.members.keys() == {leader, other}
+
+
+def test_a_leader_turned_away_for_its_size_keeps_no_sync_waiting() -> None:
+    bench = Bench(group_record_max_bytes=4_000)
+    leader, follower = bench.form(2)
+    assert leader == bench.group.leader
+    waiting = bench.sync(follower)
+    assert bench.code(bench.join(leader, protocols=LARGE)) is C.GROUP_MAX_SIZE_REACHED
+    assert bench.code(waiting) is C.REBALANCE_IN_PROGRESS
+    assert bench.state is S.PREPARING
+
+
+def test_the_last_member_turned_away_for_its_size_leaves_an_empty_group() -> None:
+    bench = Bench(group_record_max_bytes=4_000)
+    (a,) = bench.stable(1)
+    assert bench.code(bench.join(a, protocols=LARGE)) is C.GROUP_MAX_SIZE_REACHED
+    assert bench.state is S.EMPTY
+
+
 def test_groups_and_pending_ids_are_bounded() -> None:
     """G12 and the rule that everything has a limit."""
     bench = Bench(shard_max_groups=2, group_pending_members_max_bytes=50)

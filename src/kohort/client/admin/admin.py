@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from kohort.client.admin.acls import AdminAcls
-from kohort.client.admin.calls import raise_failed
+from kohort.client.admin.calls import looking_up, raise_failed
 from kohort.client.admin.cluster import AdminCluster
 from kohort.client.admin.groups import AdminGroups
 from kohort.client.admin.survey import AdminSurvey
@@ -332,7 +332,8 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         """Only a broker itself knows its configuration."""
         if not broker:
             return ANY
-        nodes = self._refresh(deadline_ms).nodes
+        with looking_up():
+            nodes = self._refresh(deadline_ms).nodes
         if not name.isdigit() or int(name) not in nodes:
             raise UsageError(f"there is no broker {name!r}; brokers by id: {sorted(nodes)}")
         return int(name)
@@ -365,7 +366,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                     topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
                 )
             failed: dict[str, tuple[int, str | None]] = {}
-            for answer in self._ask_all(DeleteRecordsResponse, requests, deadline_ms).values():
+            for _, answer in self._answers(DeleteRecordsResponse, requests, deadline_ms):
                 for topic in answer.topics:
                     for p in topic.partitions:
                         tp = TopicPartition(topic.name, p.partition_index)
@@ -407,7 +408,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                 for node_id, tps in self._leaders(left, deadline_ms, partial=partial).items()
             }
             failed: dict[str, tuple[int, str | None]] = {}
-            for answer in self._ask_all(ListOffsetsResponse, requests, deadline_ms).values():
+            for _, answer in self._answers(ListOffsetsResponse, requests, deadline_ms):
                 for topic in answer.topics:
                     for p in topic.partitions:
                         tp = TopicPartition(topic.name, p.partition_index)

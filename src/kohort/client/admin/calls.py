@@ -3,8 +3,8 @@
 Rules:
 - Requests run on the network thread; the caller waits for futures.
 - Errors that Kafka calls retriable are tried again with a back-off until the call's time is over;
-  then the last error is raised. Mutations are retried only when the broker has refused them, never
-  when an answer is lost: they might be carried out twice.
+  then the last error is raised. Mutations are retried only when the broker has refused them, or
+  when they never left this client, never when an answer is lost: they might be carried out twice.
 
 Shell: threads (waiting), randomness (jitter).
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -48,6 +49,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+
+
+class _NotSent(ConnectionFailedError):
+    """An error before anything left that could change the cluster; `_until` raises the original."""
+
+    def __init__(self, error: KohortError) -> None:
+        super().__init__(*error.args)
+        self.error: KohortError = error.error if isinstance(error, _NotSent) else error
+
+
+class _Request:
+    """A request that knows whether it may have left."""
+
+    def __init__(self, message: Message | Versioned) -> None:
+        self._message = message
+        self.left = False
+        if isinstance(message, Versioned):
+            self.versioned = Versioned(message.api, self._build, at_most=message.at_most)
+        else:
+            self.versioned = Versioned(type(message), self._build)
+
+    def _build(self, version: int) -> Message | None:
+        self.left = True
+        message = self._message
+        return message.build(version) if isinstance(message, Versioned) else message
+
+
+@contextmanager
+def looking_up() -> Generator[None, None, None]:
+    """What is asked here changes nothing, and comes before what may."""
+    try:
+        yield
+    except (ConnectionFailedError, KafkaTimeoutError) as error:
+        raise _NotSent(error) from error
 
 
 def end_admin(cluster: ClusterClient) -> End:
@@ -146,7 +181,13 @@ class AdminCalls(Observed):
 
     def _ask(self, kind: type[M], target: int, message: Message | Versioned, deadline_ms: int) -> M:
         """One request; its answer."""
-        answer = self._start(target, message, deadline_ms).result()
+        request = _Request(message)
+        try:
+            answer = self._start(target, request.versioned, deadline_ms).result()
+        except (ConnectionFailedError, KafkaTimeoutError) as error:
+            if request.left:
+                raise
+            raise _NotSent(error) from error
         assert isinstance(answer, kind), f"{type(answer)} answers a request for {kind}"
         return answer
 
@@ -154,15 +195,26 @@ class AdminCalls(Observed):
         self, kind: type[M], messages: Mapping[int, Message | Versioned], deadline_ms: int
     ) -> dict[int, M]:
         """Requests to several nodes at once; raises the first error after all have ended."""
+        return dict(self._answers(kind, messages, deadline_ms))
+
+    def _answers(
+        self, kind: type[M], messages: Mapping[int, Message | Versioned], deadline_ms: int
+    ) -> Iterator[tuple[int, M]]:
+        """The same for a caller that keeps what it has: the answers there are, then the error."""
         started = {n: self._start(n, m, deadline_ms) for n, m in messages.items()}
         for future in started.values():
             future.wait()
-        answers: dict[int, M] = {}
+        failed: KohortError | None = None
         for node_id, future in started.items():
-            answer = future.result()
+            try:
+                answer = future.result()
+            except KohortError as error:
+                failed = failed or error
+                continue
             assert isinstance(answer, kind), f"{type(answer)} answers a request for {kind}"
-            answers[node_id] = answer
-        return answers
+            yield node_id, answer
+        if failed is not None:
+            raise failed
 
     def _refresh(self, deadline_ms: int) -> ClusterMetadata:
         """Fresh metadata of what is watched."""
@@ -206,15 +258,17 @@ class AdminCalls(Observed):
         while True:
             try:
                 return attempt()
-            except KohortError as error:
+            except KohortError as raised:
+                error, lost = raised, isinstance(raised, ConnectionFailedError | KafkaTimeoutError)
+                if isinstance(raised, _NotSent):
+                    error, lost = raised.error, False
                 if isinstance(error, BrokerError) and error.code == ErrorCode.NOT_CONTROLLER:
                     self._thread.call(self._cluster.refresh_soon)
-                lost = isinstance(error, ConnectionFailedError | KafkaTimeoutError)
                 if not error.retriable or (mutates and lost):
-                    raise
+                    raise error from error.__cause__
                 wait_ms = backoff.failed()
                 if (now_ms := self._now_ms()) + wait_ms >= deadline_ms:
-                    raise
+                    raise error from error.__cause__
                 if now_ms >= warn_ms and isinstance(error, BrokerError):
                     warn_ms = deadline_ms
                     warner("admin")(f"{error}; retrying")
@@ -224,12 +278,15 @@ class AdminCalls(Observed):
         """Ask the controller; any broker forwards to it when it is not known (KRaft)."""
         metadata = self._cluster.metadata
         if not metadata.version:
-            metadata = self._refresh(deadline_ms)
+            with looking_up():
+                metadata = self._refresh(deadline_ms)
         known = metadata.controller_id in metadata.nodes
         return self._ask(kind, metadata.controller_id if known else ANY, message, deadline_ms)
 
     def _coordinator(self, group_id: str, deadline_ms: int) -> Node:
-        answer = self._ask(FindCoordinatorResponse, ANY, find_coordinator(group_id), deadline_ms)
+        request = find_coordinator(group_id)
+        with looking_up():
+            answer = self._ask(FindCoordinatorResponse, ANY, request, deadline_ms)
         coordinator = coordinator_in(answer, group_id)
         if isinstance(coordinator, BrokerError):
             raise coordinator
@@ -283,17 +340,38 @@ class AdminCalls(Observed):
 def each_of(
     what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
 ) -> dict[str, T]:
-    """Make a call for each of these, then raise one error for all that brokers refused."""
+    """Make a call for each of these, then raise one error for all that failed.
+
+    Where an answer is lost, it is that error: what became of it is not known.
+    """
     results: dict[str, T] = {}
-    failed: dict[str, tuple[int, str | None]] = {}
+    refused: dict[str, tuple[int, str | None]] = {}
+    lost: dict[str, ConnectionFailedError | KafkaTimeoutError] = {}
     for name in names:
-        failed[name] = (0, None)
+        refused[name] = (0, None)
         try:
             results[name] = call(name)
         except BrokerError as error:
-            failed[name] = (error.code, None)
-    raise_failed(what, failed, kind)
-    return results
+            refused[name] = (error.code, None)
+        except (ConnectionFailedError, KafkaTimeoutError) as error:
+            lost[name] = error
+    if not lost:
+        raise_failed(what, refused, kind)
+        return results
+    name, first = next(iter(lost.items()))
+    failed = {n: f"has no answer ({type(error).__name__})" for n, error in lost.items()}
+    failed |= {n: ErrorCode.name_of(code) for n, (code, _) in refused.items() if code}
+    del failed[name]
+    others = _others(failed, len(refused))
+    raise type(first)(f"{what} {name!r}: {first}{others}") from first
+
+
+def _others(failed: Mapping[str, str], asked: int) -> str:
+    """The end of a sentence about one that failed: these did, too."""
+    if not failed:
+        return ""
+    some = ", ".join(f"{name!r} {why}" for name, why in list(failed.items())[:19])
+    return f"; {asked - len(failed) - 1} of {asked} succeeded, failed also: {some}"
 
 
 def raise_failed(
@@ -307,7 +385,6 @@ def raise_failed(
         return
     name, (code, text) = next(iter(bad.items()))
     message = f"{what} {name!r}{': ' + text if text else ''}"
-    if len(bad) > 1:
-        others = ", ".join(f"{n!r} {ErrorCode.name_of(c)}" for n, (c, _) in list(bad.items())[1:20])
-        message += f"; {len(failed) - len(bad)} of {len(failed)} succeeded, failed also: {others}"
+    del bad[name]
+    message += _others({n: ErrorCode.name_of(c) for n, (c, _) in bad.items()}, len(failed))
     raise kind(code, message)

@@ -221,7 +221,7 @@ class AdminCluster(AdminCalls):
                     topic.partition_indexes.append(tp.partition)
                 requests[node_id] = DescribeProducersRequest(topics=list(topics.values()))
             failed: dict[str, tuple[int, str | None]] = {}
-            for answer in self._ask_all(DescribeProducersResponse, requests, deadline_ms).values():
+            for _, answer in self._answers(DescribeProducersResponse, requests, deadline_ms):
                 for topic in answer.topics:
                     for part in topic.partitions:
                         tp = TopicPartition(topic.name, part.partition_index)

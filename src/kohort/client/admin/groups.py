@@ -58,8 +58,10 @@ class AdminGroups(AdminCalls):
     def list_groups(
         self, *, states: Iterable[str] = (), timeout_s: float | None = None
     ) -> list[GroupListing]:
-        """The groups of all brokers, by id; `states` (`Stable`, `Empty`, ...) picks some."""
+        """The groups of all brokers, by id; `states` (`Stable`, `empty`, ...) picks some."""
         deadline_ms, state_names = self._deadline(timeout_s), arguments.names(states, "list_groups")
+
+        chosen = {name.lower() for name in state_names}  # as brokers compare them
 
         def build(version: int) -> Message:
             return ListGroupsRequest(states_filter=state_names if version >= _STATES_FROM else [])
@@ -78,7 +80,7 @@ class AdminGroups(AdminCalls):
                 g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
                 for answer in answers.values()
                 for g in answer.groups
-                if not state_names or not g.group_state or g.group_state in state_names
+                if not chosen or not g.group_state or g.group_state.lower() in chosen
             }
             return [groups[group_id] for group_id in sorted(groups)]
 
@@ -162,7 +164,9 @@ class AdminGroups(AdminCalls):
     def delete_groups(self, group_ids: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete groups that have no members, with their offsets.
 
-        Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) when some were refused.
+        All are tried. Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) when some were
+        refused, ConnectionFailedError or KafkaTimeoutError when it is not known whether some are
+        deleted; either names them.
         """
         deadline_ms = self._deadline(timeout_s)
 

@@ -5,7 +5,8 @@ Rules:
   and a waiter looks at `done` after it has put itself in the list, so no waiter sleeps for ever.
   The lists are there from the beginning: two threads that each made one would not find each other.
 - A waiter whose time is over takes itself out of the list, so that asking often costs nothing.
-- Callbacks run on the thread that completes it, or at once when it is done already.
+- Callbacks run on the thread that completes it, or at once when it is done already. What one raises
+  is logged: the thread that completes it has others to serve.
 - A wait sleeps at most `LONGEST_WAIT_S` at a time, so that no signal is overlooked (`waiting`).
 
 Shell: threads, the clock.
@@ -153,7 +154,12 @@ class Completion:
 
     def _run_callbacks(self) -> None:
         for fn in _taken(self._callbacks):
-            fn()
+            try:
+                fn()
+            except Exception:  # any error of a callback stays with the callback
+                import logging  # costs start-up time, and is hardly ever needed here
+
+                logging.getLogger("kohort.client").exception("a done callback failed")
 
 
 def _taken(those: list[T]) -> Iterator[T]:

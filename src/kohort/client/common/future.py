@@ -42,7 +42,10 @@ class Future(Completion, Generic[T]):
         return self._error
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Call `fn(self)` when it is done: on the network thread, or at once if it is already."""
+        """Call `fn(self)` when it is done: on the network thread, or at once if it is already.
+
+        What it raises is logged (`kohort.client`).
+        """
         self.add_callback(lambda: fn(self))
 
     def set_result(self, value: T) -> None:

@@ -400,27 +400,32 @@ class ProducerCore:
     def _drain(self) -> None:
         """Send ready batches, give up overdue ones, and compute the next wake-up."""
         now_ms = self._loop.now_ms()
-        with self.lock:
-            self._drain_posted = False
-            expired = self._sender.expire(now_ms)
-            if self.transactional is not None:
-                expired += self.transactional.drop_unsent()
-            leader, flushes = self._cluster.metadata.leader, self.flushes.under_way > 0
-            plans, closed = self._sender.drain(now_ms, leader, everything=flushes)
-            for queue in closed:
-                self.routes[queue.topic].move_on(queue.partition)
-            if plans and self.transactional is not None:
-                self.transactional.sent()
-            wants_id = self._sender.id_state is IdState.WANTED and bool(self._accumulator.ready)
-            if wants_id:
-                self._sender.id_state = IdState.ASKED
-            leader_missing = self._sender.leader_missing
-            report = self._sender.refusals.look(now_ms)
-            deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
-        if plans:
-            self._outgoing.add(plans)
-        if expired:
-            self._complete(expired)
+        plans: list[ProducePlan] = []
+        expired: list[Outcome] = []
+        try:
+            with self.lock:
+                self._drain_posted = False
+                expired += self._sender.expire(now_ms)
+                if self.transactional is not None:
+                    expired += self.transactional.drop_unsent()
+                leader, flushes = self._cluster.metadata.leader, self.flushes.under_way > 0
+                planned, closed = self._sender.drain(now_ms, leader, everything=flushes)
+                plans += planned
+                for queue in closed:
+                    self.routes[queue.topic].move_on(queue.partition)
+                if plans and self.transactional is not None:
+                    self.transactional.sent()
+                wants_id = self._sender.id_state is IdState.WANTED and bool(self._accumulator.ready)
+                if wants_id:
+                    self._sender.id_state = IdState.ASKED
+                leader_missing = self._sender.leader_missing
+                report = self._sender.refusals.look(now_ms)
+                deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
+        finally:  # even after an error: these are in no queue any more
+            if plans:
+                self._outgoing.add(plans)
+            if expired:
+                self._complete(expired)
         if wants_id:
             self._ask_producer_id()
         if self.transactional is not None:

@@ -148,10 +148,10 @@ class Producer(Front, Transacting, _Begun):
         pending = self._core.flushes.begin()
         try:
             deadline = None if timeout_s is None else self._core.now_s() + timeout_s
-            for done, delivery in enumerate(pending):
+            for delivery in pending:
                 wait_s = None if deadline is None else deadline - self._core.now_s()
                 if not delivery.wait(wait_s):
-                    raise _no_outcome(len(pending) - done, len(pending), timeout_s)
+                    raise _no_outcome(pending, timeout_s)
         finally:
             self._core.flushes.end()
             self._core.called("flush", begun_ms)
@@ -286,10 +286,10 @@ class AsyncProducer(AsyncTransacting, _Begun):
         pending = self._core.flushes.begin()
         try:
             deadline = None if timeout_s is None else self._core.now_s() + timeout_s
-            for done, delivery in enumerate(pending):
+            for delivery in pending:
                 wait_s = None if deadline is None else deadline - self._core.now_s()
                 if not await _in_time(_settled(delivery), wait_s):
-                    raise _no_outcome(len(pending) - done, len(pending), timeout_s)
+                    raise _no_outcome(pending, timeout_s)
         finally:
             self._core.flushes.end()
             self._core.called("flush", begun_ms)
@@ -349,9 +349,11 @@ class AsyncProducer(AsyncTransacting, _Begun):
         self._core.release_thread()
 
 
-def _no_outcome(left: int, batches: int, timeout_s: float | None) -> KafkaTimeoutError:
+def _no_outcome(pending: list[Delivery], timeout_s: float | None) -> KafkaTimeoutError:
+    left = sum(not delivery.done for delivery in pending)
     return KafkaTimeoutError(
-        f"{left} of {batches} batches had no outcome after {timeout_s} s; they are still being sent"
+        f"{left} of {len(pending)} batches had no outcome after {timeout_s} s; they are still "
+        f"being sent"
     )
 
 

@@ -38,18 +38,19 @@ class Route(TopicSlots):
 
     def move_on(self, full: int) -> None:
         """A batch of partition `full` is full: records without a key go to another one now."""
+        if full != self.sticky:
+            return  # `full` may even be gone: a topic comes back with fewer partitions
         queues: list[PartitionQueue] = self.slots
         topic = queues[full].topic
 
         def in_line(partition: int) -> int:
             return len(queues[partition].closed)
 
-        left = self.sticky
         longest = max((len(q.closed) for q in self._ready if q.topic == topic), default=0)
         self._chooser.move_on(full, in_line if self._adaptive else None, longest)
         self.sticky = self._chooser.partition
-        if self.sticky != left:  # what came so fast there will come so fast here
-            usual = max(queues[left].usual_bytes, queues[self.sticky].usual_bytes)
+        if self.sticky != full:  # what came so fast there will come so fast here
+            usual = max(queues[full].usual_bytes, queues[self.sticky].usual_bytes)
             queues[self.sticky].usual_bytes = usual
 
     def offer(self, available: list[int]) -> None:

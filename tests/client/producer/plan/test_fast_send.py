@@ -63,6 +63,15 @@ def test_records_go_to_the_sticky_the_given_or_the_keys_partition(impl, made):
     assert slow.calls == []
 
 
+@pytest.mark.parametrize("when_ms", [1 << 63, 1 << 70, -1, -(1 << 70)])
+def test_a_time_that_no_record_can_have_is_the_slow_paths_matter(made, when_ms):
+    """Which says what is wrong, whether the topic is known already or not."""
+    send, slots, slow, _ = made[0].send, *made[1:]
+    assert send("t", b"a", b"k", 1, when_ms) == "slow"
+    assert slow.calls == [("t", b"a", b"k", 1, when_ms, ())]
+    assert [len(slot.builder) for slot in slots[:3]] == [0, 0, 0]
+
+
 def test_a_future_knows_its_record(made):
     send, slots, _, _ = made[0].send, *made[1:]
     send("t", b"a")

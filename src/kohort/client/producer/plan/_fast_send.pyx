@@ -246,7 +246,10 @@ cdef class Front:
         slot = <Slot> slots.slots[number]
         if type(slot.builder) is not builder_type:  # None, mostly
             return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
-        when_ms = now_ms() if timestamp_ms is None else <int64_t> timestamp_ms
+        try:
+            when_ms = now_ms() if timestamp_ms is None else <int64_t> timestamp_ms
+        except OverflowError:
+            when_ms = -1
         if when_ms < 0:
             return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
         index = append_plain(

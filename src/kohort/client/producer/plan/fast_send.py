@@ -68,7 +68,10 @@ class RecordFuture:
         return error_of(self._delivery, self._index)
 
     def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
-        """Call `fn(self)` when it is done: on the network thread (be quick), or at once."""
+        """Call `fn(self)` when it is done: on the network thread (be quick), or at once.
+
+        What it raises is logged (`kohort.client`).
+        """
         self._delivery.add_callback(lambda: fn(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:

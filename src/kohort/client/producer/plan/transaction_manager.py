@@ -362,8 +362,11 @@ class Transactions:
             return self._die(FencedError(code, requests.fenced(name)))
         error = BrokerError(code, f"{ask.kind.value} of transactional_id {name!r}")
         unknown = ask.kind is Kind.END and code == ErrorCode.INVALID_TXN_STATE and not self._sure
-        if unknown and self.state is TxState.ABORTING:
-            return self._after_end()  # the coordinator never heard of the transaction
+        forgotten = ask.kind is Kind.END and code in _STRANGE
+        if (unknown or forgotten) and self.state is TxState.ABORTING:
+            # The coordinator never heard of the transaction, or knows the producer no more.
+            self._renew = self._renew or forgotten
+            return self._after_end()
         if verdict is Verdict.BROKEN and (self.state, TxEvent.FAILED) in TRANSITIONS:
             self._renew = self._renew or code in _STRANGE
             return self._break(error)

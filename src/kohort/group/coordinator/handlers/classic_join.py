@@ -21,6 +21,7 @@ from kohort.group.coordinator.handlers.classic_rebalance import (
     end_join_phase_if_all_joined,
     join_response,
     start_or_continue,
+    start_rebalance,
     subscription_topics,
 )
 from kohort.group.coordinator.state import consumer_table as consumer_states
@@ -144,9 +145,10 @@ def _turn_away(ws: Workspace, group: Group, member_id: str, now_ms: int, out: Ef
     if member_id in group.pending_join:
         drop_pending(ws, group, member_id)
     elif member_id in group.members:
-        if group.state is GroupState.PREPARING:
-            ws.caused(group, Trigger.NO_ROOM, now_ms, member_id)
+        ws.caused(group, Trigger.NO_ROOM, now_ms, member_id)
         drop_member(ws, group, member_id, out)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING):
+            start_rebalance(ws, group, now_ms, out)
     else:
         return
     if group.state is GroupState.PREPARING:
