@@ -94,6 +94,7 @@ _PASSES = re.compile(
     r"ConnectionFailedError|KafkaTimeoutError|StoreBusyError|Python worker exited unexpectedly"
     r"|Python worker failed to connect back|ConnectionRefusedError|ConnectionResetError"
     r"|BrokenPipeError|lost the race for its fence|Checkpoint block rdd_\d+_\d+ not found"
+    r"|BatchFailedError"
 )
 _BROKER_ERROR = re.compile(r"\b([A-Z][A-Z_]{4,}) \((-?\d+)\)")
 _NEVER_PASSES = re.compile(

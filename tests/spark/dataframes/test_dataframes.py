@@ -96,6 +96,20 @@ def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(
 
 
 @pytest.mark.extended
+def test_a_batch_of_which_a_task_could_not_write_runs_again(
+    spark: SparkSession, cluster: Cluster, job: Job
+) -> None:
+    """Its second round reads nothing that the first has left in files."""
+    job.price("nut", 2)
+    for number in range(6):
+        job.order(number, "nut", number)
+    with cluster.faults.fail("Produce", ["INVALID_RECORD"], topic=job.changes) as fault:
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+        assert fault.hits == 1
+    job.check()
+
+
+@pytest.mark.extended
 def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job) -> None:
     """Their positions are in the database; a stateful stage's truth includes its checkpoint."""
     job.price("nut", 2)
