@@ -4,6 +4,7 @@
 # pyright: basic
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,3 +96,51 @@ def test_a_row_that_kills_its_worker_is_a_dead_letter(
     p.run("available_now", spark=spark, max_restarts=0)
     assert loaded(p) == [1, 2, 4]
     assert reasons(p) == {"worker_killed": 1}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("deletes", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_a_value_that_a_column_refuses_fails_its_row(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    database: str,
+    tmp_path: Path,
+    deletes: bool,
+) -> None:
+    """COPY reads it inside a task, so it came as Spark's error, and no step failed for a record.
+
+    A double that is no whole number is refused by COPY, and rounded by an INSERT.
+    """
+    name = topic(name="rows")
+    p = Pipeline(
+        f"p-{name}",
+        store=database,
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run(
+            "CREATE TABLE IF NOT EXISTS rows (number INTEGER PRIMARY KEY, s TEXT, "
+            "short VARCHAR(3), part INTEGER)"
+        )
+
+    schema = "number INT, s STRING, short STRING, part DOUBLE, gone BOOLEAN"
+    p.source(name, name="rows", schema=schema)
+
+    @p.table("rows", key="number", deletes="gone" if deletes else None)
+    def loaded_rows(rows: Any) -> Any:
+        return rows if deletes else rows.drop("gone")
+
+    plain = {"s": "x", "short": "abc", "part": 1.0, "gone": False}
+    odd = [{}, {"s": "x\0y"}, {"short": "abcd", "gone": deletes}, {"part": 1.5}, {}]
+    rows = [{"number": n, **plain, **values} for n, values in enumerate(odd)]
+    produce(name, *((n % 2, None, json.dumps(row).encode()) for n, row in enumerate(rows)))
+    p.run("available_now", spark=spark, max_restarts=0)
+    assert loaded(p) == [0, 4]
+    assert reasons(p) == {"constraint_violated": 3}

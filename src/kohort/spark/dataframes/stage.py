@@ -37,11 +37,11 @@ from kohort.spark.dataframes.graph import (
     TableTarget,
     TopicTarget,
 )
-from kohort.spark.dataframes.isolating import RowFailure
+from kohort.spark.dataframes.isolating import RowFailure, refused_in_a_task
 from kohort.spark.dataframes.judging import Judgement, Place
 from kohort.spark.dataframes.narrow import NarrowBatch, NarrowPlan
 from kohort.spark.dataframes.references import ReferenceTable
-from kohort.spark.dataframes.trials import broken_records, failing_records
+from kohort.spark.dataframes.trials import broken_records, failing_records, refused_records
 from kohort.spark.outputs.cancelled import cut_off
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.kafka import TopicTransaction
@@ -59,6 +59,7 @@ from kohort.spark.outputs.protocol import (
     Step as Reached,
 )
 from kohort.spark.outputs.spool import spool_directory
+from kohort.spark.outputs.staging import StageSpec
 from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.topics import TopicOutput
 from kohort.spark.outputs.work import BatchWork, StagedBeforeError, check_context, stage_spec
@@ -213,11 +214,12 @@ class StageFunction:
         if self._stage.stateful is not None:
             return {}
         references = self._reference_frames(frame)
-        if isinstance(error, ConstraintError):
+        in_task = refused_in_a_task(str(error))
+        if in_task or isinstance(error, ConstraintError):
             work = self._narrow(frame, references, database, known)
             try:
                 work.compute()
-                return broken_records(work)
+                return refused_records(work, _specs(database)) if in_task else broken_records(work)
             finally:
                 work.close()
         span = self._setting.read_range(batch.batch_id)
@@ -514,6 +516,11 @@ class _Work:
 
 def _names(parts: Sequence[TopicPart]) -> set[str]:
     return {name for part in parts for name in part.output.names}
+
+
+def _specs(database: BatchStore) -> dict[str, StageSpec]:
+    """How tasks stage the rows of each table."""
+    return {m.output.table: stage_spec(database, m) for m in database.merges}
 
 
 def _constant(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:
