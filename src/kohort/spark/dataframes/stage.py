@@ -61,7 +61,7 @@ from kohort.spark.outputs.protocol import (
 from kohort.spark.outputs.spool import spool_directory
 from kohort.spark.outputs.staging import StageSpec
 from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
-from kohort.spark.outputs.topics import TopicOutput
+from kohort.spark.outputs.topics import DEFAULT_BATCH_BYTES, LEAST_BATCH_BYTES, TopicOutput
 from kohort.spark.outputs.work import BatchWork, StagedBeforeError, check_context, stage_spec
 from kohort.spark.plans.logical import computed_once
 
@@ -419,7 +419,10 @@ class StageFunction:
 
     def _copies(self, rows: DataFrame) -> TopicPart:
         names = self._copy_topics()
-        return self._part(TopicOutput(None, tuple(names), dict(self._setting.client)), rows)
+        most = [self._setting.spec.most_bytes.get(name, DEFAULT_BATCH_BYTES) for name in names]
+        batch_bytes = max(LEAST_BATCH_BYTES, min(DEFAULT_BATCH_BYTES, *most))
+        client = dict(self._setting.client)
+        return self._part(TopicOutput(None, tuple(names), client, batch_bytes=batch_bytes), rows)
 
     def _copy_topics(self) -> list[str]:
         retries = [name for t in self._retry_topics() for name in t.delays_ms]
