@@ -52,8 +52,8 @@ class Job:
         self.directory = directory
         self.pipeline = self.made()
 
-    def made(self) -> Pipeline:
-        """The pipeline, as a new process would make it."""
+    def made(self, source: str = "orders") -> Pipeline:
+        """The pipeline, as a new process would make it, with this name for its source."""
         from pyspark.sql import functions as F
 
         p = Pipeline(
@@ -74,17 +74,28 @@ class Job:
             )
             store.run("CREATE TABLE IF NOT EXISTS totals (item TEXT PRIMARY KEY, amount BIGINT)")
 
-        p.source(self.orders, name="orders", schema=ORDER, event_time="at")
+        p.source(self.orders, name=source, schema=ORDER, event_time="at")
         p.reference(self.prices, name="prices", key="item", schema="item STRING, price INT")
 
-        @p.table("orders")
-        def priced(orders: Any, prices: Any) -> Any:
+        def joined(rows: Any, prices: Any) -> Any:
             return (
-                orders.join(prices, "item", "left")
+                rows.join(prices, "item", "left")
                 .transform(p.reject(F.col("amount") < 0, "negative"))
                 .transform(p.retry(F.col("price").isNull(), "missing_price"))
                 .select("id", "item", "amount", "price", p.attempt().alias("attempt"))
             )
+
+        if source == "orders":
+
+            @p.table("orders")
+            def priced(orders: Any, prices: Any) -> Any:
+                return joined(orders, prices)
+
+        else:
+
+            @p.table("orders")
+            def priced(purchases: Any, prices: Any) -> Any:
+                return joined(purchases, prices)
 
         @p.topic(self.changes, key="item")
         def changes(priced: Any) -> Any:
