@@ -495,7 +495,7 @@ def check_waiting(pipeline: Runnable, store: Store) -> None:
 def check_owed(pipeline: str, stages: Collection[str], store: Store) -> None:
     """Raise ConfigError where a stage that is there no longer owes Kafka the end of a transaction.
 
-    Only a query of its name would end it, or send its records anew: the database has the rows of
+    Only a query of its name would end it, or send its records again: the database has the rows of
     that batch, and its topics would never have them.
     """
     owing = [stage for stage in owing_stages(store, pipeline) if stage not in stages]
