@@ -53,7 +53,7 @@ class Job:
         self.pipeline = self.made()
 
     def made(self, source: str = "orders") -> Pipeline:
-        """The pipeline, as a new process would make it, with this name for its source."""
+        """The pipeline, as a new process would make it, its source by this name (purchases)."""
         from pyspark.sql import functions as F
 
         p = Pipeline(
@@ -77,25 +77,20 @@ class Job:
         p.source(self.orders, name=source, schema=ORDER, event_time="at")
         p.reference(self.prices, name="prices", key="item", schema="item STRING, price INT")
 
-        def joined(rows: Any, prices: Any) -> Any:
+        if source != "orders":
+
+            @p.step
+            def orders(purchases: Any) -> Any:
+                return purchases
+
+        @p.table("orders")
+        def priced(orders: Any, prices: Any) -> Any:
             return (
-                rows.join(prices, "item", "left")
+                orders.join(prices, "item", "left")
                 .transform(p.reject(F.col("amount") < 0, "negative"))
                 .transform(p.retry(F.col("price").isNull(), "missing_price"))
                 .select("id", "item", "amount", "price", p.attempt().alias("attempt"))
             )
-
-        if source == "orders":
-
-            @p.table("orders")
-            def priced(orders: Any, prices: Any) -> Any:
-                return joined(orders, prices)
-
-        else:
-
-            @p.table("orders")
-            def priced(purchases: Any, prices: Any) -> Any:
-                return joined(purchases, prices)
 
         @p.topic(self.changes, key="item")
         def changes(priced: Any) -> Any:
