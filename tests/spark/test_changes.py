@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from kohort.errors import ConfigError, DataLossError
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.preparing import ensure_topics
-from kohort.retry.store import Transaction
+from kohort.retry.store import Store, Transaction
+from kohort.retry.stores import open_store
 from kohort.spark import Pipeline, PipelineFailedError, Temporary
-from kohort.spark.supervise import check_waiting, open_fences
+from kohort.spark.outputs.table_transaction import open_batches
+from kohort.spark.supervise import check_owed, check_waiting, open_fences
 from kohort.testing import Cluster
 from tests.known import fake
 from tests.patience import PATIENCE_S
@@ -350,6 +353,41 @@ def test_a_change_while_records_wait_is_refused_before_anything_starts(
         spark: Any = object()  # never used: nothing is started
         with pytest.raises(ConfigError, match=r"1 in orders\.changing\.retry\.5m.*Put back"):
             after.run("until_idle", spark=spark)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def owing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with the fences of queries, one of which owes Kafka the end of its transaction."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/s.db"
+    else:
+        url = str(request.getfixturevalue("database"))
+    batches = open_batches(url, "po.owed", [])
+    batches.prepare()
+    with batches.store.transaction() as cursor:
+        for query, ended in (("po.owed", 0), ("po.paid", 1), ("po.x.other", 0), ("p.other", 0)):
+            cursor.execute(
+                "INSERT INTO kohort_batch_fence VALUES (?, 7, 'c', 'x', 't', 1, 0, '[]', ?, 0)",
+                (query, ended),
+            )
+    yield batches.store
+    batches.store.close()
+
+
+def test_a_step_that_owes_kafka_the_end_of_its_transaction_may_not_go(owing: Store) -> None:
+    """Its outbox has records that nothing else would write, whatever it is called now."""
+    check_owed("po", ["owed", "new"], owing)
+    for stages in (["renamed"], []):
+        with pytest.raises(ConfigError, match=r"pipeline po: .* step owed .*Nothing was started"):
+            check_owed("po", stages, owing)
+    with pytest.raises(ConfigError, match=r"pipeline p: .* step other "):
+        check_owed("p", ["x.other"], owing)
+
+
+def test_a_pipeline_without_batches_owes_nothing(tmp_path: Path) -> None:
+    with contextlib.closing(open_store(f"sqlite:///{tmp_path}/s.db")) as store:
+        store.prepare()
+        check_owed("po", [], store)
 
 
 @pytest.mark.extended

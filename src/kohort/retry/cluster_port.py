@@ -36,7 +36,7 @@ from kohort.errors import (
 from kohort.records import Record
 from kohort.retry.offset_queries import Stamped, TopicPartition, TopicView
 from kohort.retry.reading import poll_past_damage
-from kohort.retry.topics import TopicSpec
+from kohort.retry.topics import MAX_MESSAGE_BYTES, TopicSpec
 
 MAX_TIMESTAMP: Final = -3
 SCAN_RECORDS: Final = 100_000
@@ -45,7 +45,12 @@ SCAN_POLL_S: Final = 2.0
 SILENT_POLLS: Final = 5
 CLOSE_S: Final = 10.0
 """How long another thread may take to leave a call that was ended."""
-DESCRIBED: Final = ("message.timestamp.type", "cleanup.policy", "retention.ms")
+DESCRIBED: Final = (
+    "message.timestamp.type",
+    "cleanup.policy",
+    "retention.ms",
+    MAX_MESSAGE_BYTES,
+)
 _NONE = Stamped(-1, -1)
 
 
@@ -105,7 +110,7 @@ class ClusterPort:
         }
 
     def describe(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
-        """The configurations that retry topics are verified by."""
+        """The configurations that retry topics are made and verified by."""
         described: dict[str, dict[str, str | None]] = {}
         for name in names:
             configs = self.admin.describe_configs(name)

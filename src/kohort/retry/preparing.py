@@ -2,6 +2,7 @@
 
 Rules (A2):
 - Missing ones are created, the others verified, at every start; the source topics are left alone.
+- They take what their source topic takes, where its configuration may be read.
 - Several processes of a program may start, and create, at once: who comes second is content.
 - Where topics may not be created, the error holds every command that creates them.
 """
@@ -9,12 +10,14 @@ Rules (A2):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from kohort.errors import BrokerError, ErrorCode
 from kohort.retry.offset_queries import TopicPartition, TopicView
 from kohort.retry.policy import RetryTopics
 from kohort.retry.topics import (
+    DEFAULT_MAX_MESSAGE_BYTES,
     Existing,
     TopicSpec,
     TopicState,
@@ -22,6 +25,7 @@ from kohort.retry.topics import (
     creation_refused,
     left_behind,
     look_at_topics,
+    most_bytes,
     other_retry_topics,
     plan_topics,
 )
@@ -98,10 +102,24 @@ def _found(
 ) -> tuple[list[TopicSpec], dict[str, Existing]]:
     views = port.topics()
     specs = plan_all(who, topics, views)
+    if any(spec.name not in views for spec in specs):
+        specs = plan_all(who, topics, views, _largest_messages(topics, port))
     described = port.describe([s.name for s in specs if s.name in views])
     return specs, {
         name: Existing(views[name].partitions, configs) for name, configs in described.items()
     }
+
+
+def _largest_messages(sources: Iterable[str], port: TopicPort) -> dict[str, int]:
+    """What the source topics take, of those whose configurations may be read."""
+    found: dict[str, int] = {}
+    for source in sources:
+        try:
+            found |= most_bytes(port.describe([source]))
+        except BrokerError as error:
+            if error.retriable:
+                raise
+    return found
 
 
 def _create_others(missing: Sequence[TopicSpec], port: TopicPort, bootstrap: str) -> None:
@@ -118,9 +136,16 @@ def _create_others(missing: Sequence[TopicSpec], port: TopicPort, bootstrap: str
 
 
 def plan_all(
-    who: str, topics: Mapping[str, RetryTopics], views: Mapping[str, TopicView]
+    who: str,
+    topics: Mapping[str, RetryTopics],
+    views: Mapping[str, TopicView],
+    largest: Mapping[str, int] = MappingProxyType({}),
 ) -> list[TopicSpec]:
-    """All retry topics of a program. Raises BrokerError for a source topic that is not there."""
+    """All retry topics of a program. Raises BrokerError for a source topic that is not there.
+
+    Args:
+        largest: the largest batches that source topics take; Kafka's default where it is unknown.
+    """
     specs: list[TopicSpec] = []
     for topic, names in topics.items():
         if topic not in views:
@@ -131,5 +156,9 @@ def plan_all(
                 f"{who} reads topic {topic!r}, which does not exist; nothing was started.{hint} "
                 f"`kohort topic create {topic}` makes it",
             )
-        specs += plan_topics(names, partitions=views[topic].partitions)
+        specs += plan_topics(
+            names,
+            partitions=views[topic].partitions,
+            source_max_message_bytes=largest.get(topic, DEFAULT_MAX_MESSAGE_BYTES),
+        )
     return specs

@@ -25,6 +25,7 @@ WEEK_MS: Final = 7 * 24 * 3_600_000
 RETENTION_DELAYS: Final = 24
 ROOM_FOR_HEADERS_BYTES: Final = 64 * 1024
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 MAX_PARTITIONS: Final = 64
 _RETRY_TOPIC: Final = ".retry."
 
@@ -83,7 +84,7 @@ def plan_topics(
     common = {
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "delete",
-        "max.message.bytes": str(source_max_message_bytes + ROOM_FOR_HEADERS_BYTES),
+        MAX_MESSAGE_BYTES: str(source_max_message_bytes + ROOM_FOR_HEADERS_BYTES),
     }
     if min_insync is not None:
         common["min.insync.replicas"] = min_insync
@@ -101,6 +102,12 @@ def plan_topics(
     specs.append(TopicSpec(topics.dead_letter, count, replication_factor, kept, None))
     _refuse_shared_names(topics, specs)
     return specs
+
+
+def most_bytes(described: Mapping[str, Mapping[str, str | None]]) -> dict[str, int]:
+    """The largest batch that each topic takes, of those whose configurations say so."""
+    sizes = {name: configs.get(MAX_MESSAGE_BYTES) for name, configs in described.items()}
+    return {name: int(size) for name, size in sizes.items() if size is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from kohort.retry.sql_statements import quote
 from kohort.retry.store import NEWEST, Store
 from kohort.spark.offsets import TopicPartition
 from kohort.spark.outputs.late import LATE_ROWS
-from kohort.spark.outputs.swapping import swapping
+from kohort.spark.outputs.swapping import owing_stages, swapping
 
 
 class Accountable(Protocol):
@@ -185,15 +185,19 @@ class Reconciliation:
     Attributes:
         late: by step, rows that came behind its watermark and were dropped, in the batches of
             `kohort_batch_history`.
+        owing: steps whose last batch is in the tables, and whose Kafka transaction has not ended:
+            readers of their topics may not see its records yet. The next run ends it.
     """
 
     topics: dict[str, TopicReconciliation]
     late: dict[str, int] = field(default_factory=dict[str, int])
+    owing: list[str] = field(default_factory=list[str])
 
     @property
     def exact(self) -> bool:
-        """Each input ended exactly once, and the dead-letter topic agrees with the ledger."""
-        return all(
+        """Each input ended exactly once, the dead-letter topic agrees with the ledger, and no
+        Kafka transaction is left to end."""
+        return not self.owing and all(
             t.inputs == t.handled
             and not (t.duplicates or t.both or t.missing or t.strangers or t.retrying)
             and t.failed_copies == t.failed_held
@@ -207,7 +211,7 @@ class Reconciliation:
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a report."""
         topics = {n: asdict(t) for n, t in self.topics.items()}
-        return {"exact": self.exact, "topics": topics, "late": self.late}
+        return {"exact": self.exact, "topics": topics, "late": self.late, "owing": self.owing}
 
 
 def reconcile(pipeline: Accountable) -> Reconciliation:
@@ -222,7 +226,8 @@ def reconcile(pipeline: Accountable) -> Reconciliation:
             books = _Books(pipeline, spec, store, at)
             found[spec.topic] = part = books.balance(starts, ends)
             part.failed_copies = _backed(pipeline, spec.topic, store, views, starts)
-        return Reconciliation(found, _late(store, pipeline.name))
+        owing = owing_stages(store, pipeline.name)
+        return Reconciliation(found, _late(store, pipeline.name), owing)
     finally:
         store.close()
         port.close()

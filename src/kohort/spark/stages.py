@@ -22,7 +22,7 @@ from kohort.errors import KohortError, ProtocolError
 from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
-from kohort.retry.topics import TopicSpec
+from kohort.retry.topics import TopicSpec, most_bytes
 from kohort.spark.checkpoint import begin_anew_for_other_topics, check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
@@ -151,7 +151,7 @@ class PipelineStages:
                 log.warning("%s", warning)
         frame = self._frame(stage, topics, delays)
         function = StageFunction(
-            self._setting(checkpoint, port), pipeline.graph, self.analysis, stage
+            self._setting(stage, checkpoint, port), pipeline.graph, self.analysis, stage
         )
         self.functions.append(function)
         writer = (
@@ -240,12 +240,22 @@ class PipelineStages:
         }
         return self.spark.readStream.format("kohort").options(**options).load()
 
-    def _setting(self, checkpoint: str, port: ClusterPort) -> StageSetting:
+    def _most_bytes(self, stage: Stage, port: ClusterPort) -> dict[str, int]:
+        """How large a batch the topics take to which a stage copies failed records."""
+        if stage.stateful is not None:
+            return {}
+        bases = [self.pipeline.graph.sources[name].topic for name in stage.reads]
+        names = [self.pipeline.topics[base] for base in bases]
+        copied = [name for n in names for name in (*n.delays_ms, n.dead_letter)]
+        return most_bytes(port.describe(copied))
+
+    def _setting(self, stage: Stage, checkpoint: str, port: ClusterPort) -> StageSetting:
         pipeline, views = self.pipeline, port.topics()
         spec = RetrySpec(
             pipeline.topics,
             {name: view.partitions for name, view in views.items()},
             {name: view.topic_id for name, view in views.items()},
+            self._most_bytes(stage, port),
         )
         return StageSetting(
             pipeline.name,

@@ -20,7 +20,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -48,7 +48,7 @@ from kohort.spark.checkpoint_files import (
 from kohort.spark.evolution import Stored
 from kohort.spark.interrupts import quiet_py4j, stopped_by_signals
 from kohort.spark.offsets import TopicPartition
-from kohort.spark.outputs.swapping import check_replays
+from kohort.spark.outputs.swapping import check_replays, owing_stages
 from kohort.spark.progress import Accountable, Progress, measure
 from kohort.spark.sessions import (
     check_classic,
@@ -94,6 +94,7 @@ _PASSES = re.compile(
     r"ConnectionFailedError|KafkaTimeoutError|StoreBusyError|Python worker exited unexpectedly"
     r"|Python worker failed to connect back|ConnectionRefusedError|ConnectionResetError"
     r"|BrokenPipeError|lost the race for its fence|Checkpoint block rdd_\d+_\d+ not found"
+    r"|BatchFailedError"
 )
 _BROKER_ERROR = re.compile(r"\b([A-Z][A-Z_]{4,}) \((-?\d+)\)")
 _NEVER_PASSES = re.compile(
@@ -191,6 +192,9 @@ class Supervisor:
                         lambda t, d: self._options(spark, store, t, d),
                         checkpoint_files(pipeline.checkpoint, spark),
                     )
+                names = [s.name for s in self._stages.stages] if self._stages else []
+                check_owed(pipeline.name, names, store)
+                if self._stages is not None:
                     self._stages.ensure_topics(port)
                 log.info("pipeline %s reads %s", pipeline.name, ", ".join(topics))
                 with stopped_by_signals(pipeline.stop):
@@ -485,6 +489,22 @@ def check_waiting(pipeline: Runnable, store: Store) -> None:
             f"read any more, because a handler, the group or retries= has changed: {waiting}. "
             "Nothing was started. Put back what was changed, run with the mode until_idle until "
             "none of them waits, then change it"
+        )
+
+
+def check_owed(pipeline: str, stages: Collection[str], store: Store) -> None:
+    """Raise ConfigError where a stage that is there no longer owes Kafka the end of a transaction.
+
+    Only a query of its name would end it, or send its records again: the database has the rows of
+    that batch, and its topics would never have them.
+    """
+    owing = [stage for stage in owing_stages(store, pipeline) if stage not in stages]
+    if owing:
+        raise ConfigError(
+            f"pipeline {pipeline}: the Kafka transaction of the last batch of step "
+            f"{', '.join(owing)} has not ended, and none has this name any more (steps without "
+            "state have that of the first source that they read). Nothing was started. Put the "
+            "step back under its name, run once, then change it"
         )
 
 

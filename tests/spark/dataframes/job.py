@@ -52,8 +52,8 @@ class Job:
         self.directory = directory
         self.pipeline = self.made()
 
-    def made(self) -> Pipeline:
-        """The pipeline, as a new process would make it."""
+    def made(self, source: str = "orders") -> Pipeline:
+        """The pipeline, as a new process would make it, its source by this name (purchases)."""
         from pyspark.sql import functions as F
 
         p = Pipeline(
@@ -74,8 +74,14 @@ class Job:
             )
             store.run("CREATE TABLE IF NOT EXISTS totals (item TEXT PRIMARY KEY, amount BIGINT)")
 
-        p.source(self.orders, name="orders", schema=ORDER, event_time="at")
+        p.source(self.orders, name=source, schema=ORDER, event_time="at")
         p.reference(self.prices, name="prices", key="item", schema="item STRING, price INT")
+
+        if source != "orders":
+
+            @p.step
+            def orders(purchases: Any) -> Any:
+                return purchases
 
         @p.table("orders")
         def priced(orders: Any, prices: Any) -> Any:

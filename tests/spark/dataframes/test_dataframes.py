@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kohort.errors import ConfigError
 from kohort.spark.outputs.protocol import Step
 from tests.spark.dataframes.job import Death, Job
 
@@ -93,6 +94,41 @@ def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(
     job.pipeline.run("available_now", spark=spark, max_restarts=0)
     job.check()
     assert job.query("SELECT count(*) FROM orders") == [(number,)]
+
+
+@pytest.mark.extended
+def test_a_batch_of_which_a_task_could_not_write_runs_again(
+    spark: SparkSession, cluster: Cluster, job: Job
+) -> None:
+    """Its second round reads nothing that the first has left in files."""
+    job.price("nut", 2)
+    for number in range(6):
+        job.order(number, "nut", number)
+    with cluster.faults.fail("Produce", ["INVALID_RECORD"], topic=job.changes) as fault:
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+        assert fault.hits == 1
+    job.check()
+
+
+@pytest.mark.extended
+def test_a_step_that_owes_a_transaction_keeps_its_name_until_it_has_ended(
+    spark: SparkSession, job: Job
+) -> None:
+    """Under another name nobody would end it: the table had the rows, the topic did not."""
+    job.price("nut", 2)
+    for number in range(3):
+        job.order(number, "nut", number)
+    Death(Step.AFTER_FENCE).run(job.pipeline, spark)
+    job.pipeline = job.made(source="purchases")
+    with pytest.raises(ConfigError, match="last batch of step orders has not ended"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()
+    job.pipeline = job.made(source="purchases")
+    job.order(3, "nut", 3)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    assert len(job.read(job.changes)) == 4
 
 
 @pytest.mark.extended

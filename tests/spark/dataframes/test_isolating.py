@@ -14,6 +14,7 @@ from kohort.spark.dataframes.isolating import (
     Span,
     culprits,
     halves,
+    refused_in_a_task,
     row_failure,
 )
 
@@ -69,6 +70,22 @@ def test_a_records_failure_is_told_from_other_trouble(
 ) -> None:
     """Bugs and bad data are permanent, the network is temporary, the broker is no record's."""
     assert row_failure(text) == failure
+
+
+@pytest.mark.parametrize(
+    ("raised", "refused"),
+    [
+        ("kohort.retry.store.ConstraintError: value too long", True),
+        ("kohort.retry.store.StoreBusyError: ConstraintError: x", False),
+        ("shop.ConstraintError: no stock", False),
+    ],
+)
+def test_a_row_that_the_database_refuses_in_a_task_is_known_by_what_was_raised(
+    raised: str, refused: bool
+) -> None:
+    text = UDF.replace("ZeroDivisionError: division by zero", raised)
+    assert refused_in_a_task(text) is refused
+    assert not refused_in_a_task(raised)
 
 
 def test_a_cast_that_ansi_sql_refuses_is_permanent() -> None:

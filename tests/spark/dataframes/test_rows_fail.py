@@ -4,13 +4,17 @@
 # pyright: basic
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kohort import Admin, NewTopic, Producer
+from kohort.retry.copies import is_stub
 from kohort.spark import Pipeline
+from tests.reading import read_committed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,3 +99,108 @@ def test_a_row_that_kills_its_worker_is_a_dead_letter(
     p.run("available_now", spark=spark, max_restarts=0)
     assert loaded(p) == [1, 2, 4]
     assert reasons(p) == {"worker_killed": 1}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("deletes", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_a_value_that_a_column_refuses_fails_its_row(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    database: str,
+    tmp_path: Path,
+    deletes: bool,
+) -> None:
+    """COPY reads it inside a task, so it came as Spark's error, and no step failed for a record.
+
+    A double that is no whole number is refused by COPY, and rounded by an INSERT.
+    """
+    name = topic(name="rows")
+    p = Pipeline(
+        f"p-{name}",
+        store=database,
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run(
+            "CREATE TABLE IF NOT EXISTS rows (number INTEGER PRIMARY KEY, s TEXT, "
+            "short VARCHAR(3), part INTEGER)"
+        )
+
+    schema = "number INT, s STRING, short STRING, part DOUBLE, gone BOOLEAN"
+    p.source(name, name="rows", schema=schema)
+
+    @p.table("rows", key="number", deletes="gone" if deletes else None)
+    def loaded_rows(rows: Any) -> Any:
+        return rows if deletes else rows.drop("gone")
+
+    plain = {"s": "x", "short": "abc", "part": 1.0, "gone": False}
+    odd = [{}, {"s": "x\0y"}, {"short": "abcd", "gone": deletes}, {"part": 1.5}, {}]
+    rows = [{"number": n, **plain, **values} for n, values in enumerate(odd)]
+    produce(name, *((n % 2, None, json.dumps(row).encode()) for n, row in enumerate(rows)))
+    p.run("available_now", spark=spark, max_restarts=0)
+    assert loaded(p) == [0, 4]
+    assert reasons(p) == {"constraint_violated": 3}
+
+
+@pytest.mark.parametrize(
+    "of_topic", [None, pytest.param(20_000, marks=pytest.mark.extended)], ids=["default", "small"]
+)
+def test_a_failing_record_that_its_topic_cannot_take_leaves_a_stub(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    of_topic: int | None,
+) -> None:
+    """A2: its producer compresses, and copies are written as they are read. Small ones stay whole,
+    in batches that the topic takes."""
+    name = topic(name="rows")
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS rows (number INTEGER)")
+
+    p.source(name, name="rows", schema="number INT")
+
+    @p.table("rows")
+    def good(rows: Any) -> Any:
+        return rows.transform(p.reject(rows["number"] < 0, "negative"))
+
+    letters = p.topics[name].dead_letter
+    if of_topic is not None:
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            configs = {
+                "message.timestamp.type": "LogAppendTime",
+                "max.message.bytes": str(of_topic),
+            }
+            admin.create_topics([NewTopic(letters, 2, configs=configs)])
+    pads = {-1: "x" * (3 << 20), **dict.fromkeys(range(-20, -1), "y" * 4_000), 1: "", 2: ""}
+    with Producer(
+        bootstrap_servers=cluster.bootstrap, compression_type="gzip", max_request_size=16 << 20
+    ) as producer:
+        for number, pad in pads.items():
+            row = {"number": number, "pad": pad}
+            producer.send(name, json.dumps(row).encode(), partition=0)
+    p.run("available_now", spark=spark, max_restarts=0)
+    assert loaded(p) == [1, 2]
+    assert reasons(p) == {"negative": 20}
+    copies = read_committed(cluster.bootstrap, letters, 2)
+    (stub,) = [r for r in copies if is_stub(r.headers)]
+    assert (stub.value, dict(stub.headers)["retry_origin_offset"]) == (None, b"0")
+    assert all(len(r.value or b"") > 4_000 for r in copies if r is not stub)
+    assert len(copies) == 20

@@ -133,6 +133,21 @@ def test_a_task_that_cannot_write_makes_the_batch_run_again_under_a_new_epoch(
     assert sorted(int(r.key or b"") for r in records(cluster, out)) == list(range(60))
 
 
+def test_a_batch_runs_again_where_the_frame_itself_is_written(
+    stream: Stream, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    """Without `select` the second round has the frame of the first: Spark skipped the stage whose
+    shuffle files it had, which name the places of batches that the driver had deleted."""
+    out = topic(3, name="out")
+    function = to_topic(out, bootstrap_servers=cluster.bootstrap, batch_bytes=1_024)
+    stream.send(*range(60))
+    rows = stream.rows().selectExpr("CAST(n AS STRING) AS key", "repeat('x', 500) AS value")
+    with cluster.faults.fail("Produce", ["INVALID_RECORD"], topic=out, skip=3) as fault:
+        stream.run(rows, function)
+        assert fault.hits == 1
+    assert sorted(int(r.key or b"") for r in records(cluster, out)) == list(range(60))
+
+
 def test_table_and_topic_together_and_from_one_computation(
     stream: Stream, store: Store, cluster: Cluster, topic: Callable[..., str]
 ) -> None:

@@ -325,9 +325,12 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
                 click.echo(f"{row['topic']}: {count:,} failed: {printable(reason)}")
         for step, count in balance.late.items():
             click.echo(f"{step}: {count:,} rows dropped: behind the watermark")
+        for step in balance.owing:
+            click.echo(f"{step}: the Kafka transaction of its last batch has not ended; run it")
         click.echo("every input has ended, once" if balance.exact else "not everything has ended")
     elif output == "json":
-        whole = {"schema": 1, "exact": balance.exact, "late": balance.late, "rows": rows}
+        notes = {"exact": balance.exact, "late": balance.late, "owing": balance.owing}
+        whole = {"schema": 1, **notes, "rows": rows}
         click.echo(json.dumps(whole, indent=2))
     else:
         show(rows, STATUS_COLUMNS, output)

@@ -4,6 +4,8 @@ Rules:
 - A copy is made of the input as it was read, and of the batch's time: every task, and every run of
   a batch, makes the same.
 - The driver makes the ledger's rows of the same failures by the same functions (`books.py`).
+- A copy that its topic would refuse as too large is made smaller, down to a stub (A2). The size is
+  known beforehand: a refusal would fail the whole batch, again at each try.
 """
 
 # pyarrow's types are incomplete, so strict checking would report nothing else.
@@ -11,13 +13,22 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
+from kohort.errors import RecordTooLargeError
+from kohort.records import BatchBuilder
 from kohort.retry.classify import Disposition, Failure, stated
-from kohort.retry.copies import BAD_HEADERS_REASON, Attempt, copy_for, read_attempt
+from kohort.retry.copies import (
+    BAD_HEADERS_REASON,
+    Attempt,
+    Copy,
+    copy_for,
+    ladder,
+    read_attempt,
+)
 from kohort.retry.fenced import CONSTRAINT_REASON
 from kohort.retry.handling import UNDECODABLE
 from kohort.retry.headers import Origin
@@ -62,11 +73,14 @@ class RetrySpec:
         topics: the retry topics by source topic.
         partitions: how many partitions each retry topic and dead-letter topic has.
         topic_ids: ids of the source topics.
+        most_bytes: by retry topic and dead-letter topic, the largest batch that it takes. A topic
+            that is not in it takes every copy as it is.
     """
 
     topics: Mapping[str, RetryTopics]
     partitions: Mapping[str, int]
     topic_ids: Mapping[str, str]
+    most_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def base(self, topic: str) -> str:
         """The source topic that a topic belongs to."""
@@ -156,6 +170,26 @@ def _copy(
     attempt = (spec.own if reason == BAD_HEADERS_REASON else spec.attempt)(*record)
     names = spec.topics[spec.base(record[0])]
     failure = failure_of(permanent, reason, message)
-    copy, _ = copy_for(attempt, failure, topics=names, now_ms=now_ms)
+    whole, _ = copy_for(attempt, failure, topics=names, now_ms=now_ms)
+    copy, headers = _fitting(whole, spec.most_bytes.get(whole.topic))
     partition = spec.place(copy.topic, copy.partition_hint)
-    return copy.topic, partition, copy.key, copy.value, copy.headers
+    return copy.topic, partition, copy.key, copy.value, headers
+
+
+def _fitting(whole: Copy, most_bytes: int | None) -> tuple[Copy, list[Header]]:
+    """The copy, or the first smaller one that fits into a batch of so many bytes; its headers."""
+    for copy in ladder(whole):
+        headers = copy.headers
+        if most_bytes is None or _size(copy, headers) <= most_bytes:
+            return copy, headers
+    raise RecordTooLargeError(
+        f"{whole.topic}: not even a stub of {whole.retry.origin.retry_id} fits into {most_bytes:,} "
+        "bytes; raise the topic's max.message.bytes"
+    )
+
+
+def _size(copy: Copy, headers: list[Header]) -> int:
+    """The size of a batch that has nothing but this copy."""
+    batch = BatchBuilder()
+    batch.append(0, copy.key, copy.value, headers)
+    return batch.size

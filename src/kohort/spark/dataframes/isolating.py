@@ -7,7 +7,8 @@ Rules (spec 6.5):
   has killed it four times.
 - What fails only together with others, and trouble that is not a record's (the broker, the
   database, a lost executor), is raised unchanged.
-- A broken constraint is found by a trial of every row behind a savepoint, all of it undone.
+- A broken constraint is found by a trial of every row behind a savepoint, all of it undone. So is a
+  value that a column's type refuses: a task meets it, and Spark raises what the database says.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kohort.retry.classify import PROGRAM_OR_DATA
+from kohort.retry.store import ConstraintError
 
 MAX_CULPRITS: Final = 100
 """Beyond so many failing records in one batch the step is taken to be wrong, not the records."""
@@ -33,6 +35,7 @@ _STATE: Final = re.compile(r"SQLSTATE: (?P<state>\w{5})")
 _DATA_EXCEPTION: Final = "22"
 """The class of SQL states for bad values (ISO 9075)."""
 _HANDLER_ERRORS: Final = "kohort.retry.classify"
+_REFUSED: Final = f"{ConstraintError.__module__}.{ConstraintError.__qualname__}:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,11 @@ def row_failure(text: str) -> RowFailure | None:
     if found["name"].startswith(("INTERNAL", "CANNOT_", "UNRESOLVED")) and not bad_value:
         return None
     return RowFailure(True, found["name"], found["text"])
+
+
+def refused_in_a_task(text: str) -> bool:
+    """Whether the database has refused a row that a task of the job has sent to it."""
+    return _raised(text).startswith(_REFUSED)
 
 
 def culprits(

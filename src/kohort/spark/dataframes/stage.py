@@ -37,11 +37,11 @@ from kohort.spark.dataframes.graph import (
     TableTarget,
     TopicTarget,
 )
-from kohort.spark.dataframes.isolating import RowFailure
+from kohort.spark.dataframes.isolating import RowFailure, refused_in_a_task
 from kohort.spark.dataframes.judging import Judgement, Place
 from kohort.spark.dataframes.narrow import NarrowBatch, NarrowPlan
 from kohort.spark.dataframes.references import ReferenceTable
-from kohort.spark.dataframes.trials import broken_records, failing_records
+from kohort.spark.dataframes.trials import broken_records, failing_records, refused_records
 from kohort.spark.outputs.cancelled import cut_off
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.kafka import TopicTransaction
@@ -59,8 +59,9 @@ from kohort.spark.outputs.protocol import (
     Step as Reached,
 )
 from kohort.spark.outputs.spool import spool_directory
+from kohort.spark.outputs.staging import StageSpec
 from kohort.spark.outputs.table_transaction import BatchStore, SqliteBatches, open_batches
-from kohort.spark.outputs.topics import TopicOutput
+from kohort.spark.outputs.topics import DEFAULT_BATCH_BYTES, LEAST_BATCH_BYTES, TopicOutput
 from kohort.spark.outputs.work import BatchWork, StagedBeforeError, check_context, stage_spec
 from kohort.spark.plans.logical import computed_once
 
@@ -213,11 +214,12 @@ class StageFunction:
         if self._stage.stateful is not None:
             return {}
         references = self._reference_frames(frame)
-        if isinstance(error, ConstraintError):
+        in_task = refused_in_a_task(str(error))
+        if in_task or isinstance(error, ConstraintError):
             work = self._narrow(frame, references, database, known)
             try:
                 work.compute()
-                return broken_records(work)
+                return refused_records(work, _specs(database)) if in_task else broken_records(work)
             finally:
                 work.close()
         span = self._setting.read_range(batch.batch_id)
@@ -417,7 +419,10 @@ class StageFunction:
 
     def _copies(self, rows: DataFrame) -> TopicPart:
         names = self._copy_topics()
-        return self._part(TopicOutput(None, tuple(names), dict(self._setting.client)), rows)
+        most = [self._setting.spec.most_bytes.get(name, DEFAULT_BATCH_BYTES) for name in names]
+        batch_bytes = max(LEAST_BATCH_BYTES, min(DEFAULT_BATCH_BYTES, *most))
+        client = dict(self._setting.client)
+        return self._part(TopicOutput(None, tuple(names), client, batch_bytes=batch_bytes), rows)
 
     def _copy_topics(self) -> list[str]:
         retries = [name for t in self._retry_topics() for name in t.delays_ms]
@@ -514,6 +519,11 @@ class _Work:
 
 def _names(parts: Sequence[TopicPart]) -> set[str]:
     return {name for part in parts for name in part.output.names}
+
+
+def _specs(database: BatchStore) -> dict[str, StageSpec]:
+    """How tasks stage the rows of each table."""
+    return {m.output.table: stage_spec(database, m) for m in database.merges}
 
 
 def _constant(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:

@@ -5,7 +5,7 @@ Rules:
 - Only stages of narrow steps are tried: a stateful step cannot undo its state.
 """
 
-# pyspark's types are incomplete, so strict checking would report nothing else.
+# pyspark's and pyarrow's types are incomplete, so strict checking would report nothing else.
 # pyright: basic
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kohort.retry.fenced import CONSTRAINT_REASON
-from kohort.retry.sql_statements import Effect, Insert, Statement, Upsert, statements
+from kohort.retry.sql_statements import Effect, Insert, Statement, Upsert, quote, statements
+from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import ORIGIN, visible
 from kohort.spark.dataframes.graph import TableTarget
 from kohort.spark.dataframes.isolating import RowFailure, Span, culprits, row_failure
 from kohort.spark.dataframes.judging import Place
 from kohort.spark.dataframes.narrow import NarrowBatch
-from kohort.spark.outputs.merge_sql import REPLACE
+from kohort.spark.outputs.merge_sql import ATTEMPT, REPLACE
+from kohort.spark.outputs.staging import StageSpec, copy_lines
+from kohort.spark.outputs.violations import check_count
+
+_UNDONE: Final = "ROLLBACK TO SAVEPOINT kohort_trial"
 
 
 def failing_records(
@@ -86,6 +92,65 @@ def broken_records(batch: NarrowBatch) -> dict[Place, RowFailure]:
         places[index]: RowFailure(True, CONSTRAINT_REASON, str(cause))
         for index, cause in broken.items()
     }
+
+
+def refused_records(batch: NarrowBatch, specs: Mapping[str, StageSpec]) -> dict[Place, RowFailure]:
+    """The records with a row that PostgreSQL cannot stage, such as a text with a NUL: each is
+    copied as the tasks copy it, and all is undone.
+
+    An INSERT would not find them all: it converts values where COPY refuses their text.
+
+    Args:
+        specs: by table, how tasks stage its rows.
+    """
+    found: dict[Place, RowFailure] = {}
+    for step in batch.plan.stage.targets:
+        if not isinstance(step.target, TableTarget):
+            continue
+        spec = specs[step.target.table]
+        if spec.path is None:
+            found |= _refused(batch.store, spec, batch.output(step.name, "places", _with_place))
+    return found
+
+
+def _refused(store: Store, spec: StageSpec, rows: DataFrame) -> dict[Place, RowFailure]:
+    """By halves, until the rows that are refused are alone."""
+    found: dict[Place, RowFailure] = {}
+    parts = [b for b in rows.toArrow().to_batches() if b.num_rows][::-1]
+    with store.transaction() as cursor:
+        cursor.execute("SAVEPOINT kohort_trial")
+        while parts:
+            part = parts.pop()
+            error = _copied(store, cursor, spec, part)
+            if error is None:
+                continue
+            if part.num_rows > 1:
+                half = part.num_rows // 2
+                parts += [part.slice(half), part.slice(0, half)]
+                continue
+            topic, partition, offset = (part.column(f"_{name}")[0].as_py() for name in _PLACE)
+            failure = RowFailure(True, CONSTRAINT_REASON, str(error))
+            found[topic, partition, offset] = failure
+            check_count(spec.output, len(found), failure.message)
+    return found
+
+
+def _copied(
+    store: Store, cursor: Cursor, spec: StageSpec, part: pa.RecordBatch
+) -> ConstraintError | None:
+    """COPY, undone; why the database refuses it, or None."""
+    names = ", ".join(map(quote, (*spec.columns, ATTEMPT)))
+    lines = copy_lines(part.select(list(spec.columns)), 0)
+    try:
+        cursor.copy_in(f"COPY {spec.stage} ({names}) FROM STDIN", [memoryview(lines)])
+    except Exception as error:  # psycopg has its own classes
+        refused = store.refused(error)
+        if refused is None:
+            raise
+        cursor.execute(_UNDONE)
+        return refused
+    cursor.execute(_UNDONE)
+    return None
 
 
 _PLACE = ("topic", "partition", "offset")

@@ -28,6 +28,8 @@ MAX_NAME_CHARS: Final = 63
 NOWHERE: Final = -1
 """The fence of a pipeline that was replaced: no batch begins there."""
 SWAP_TRIES: Final = 5
+FENCES: Final = "kohort_batch_fence"
+_ENDED: Final = f"SELECT query, ended FROM {FENCES} ORDER BY query"
 SCHEMA: Final = """CREATE TABLE IF NOT EXISTS kohort_replay (
     pipeline TEXT NOT NULL PRIMARY KEY, replaces TEXT NOT NULL, tables TEXT NOT NULL,
     started_at BIGINT NOT NULL, swapped_at BIGINT)"""
@@ -176,21 +178,17 @@ class Swapping:
         )
 
     def _queries_of(self, cursor: Cursor, pipeline: str) -> list[str]:
-        """The stages of a pipeline that have a fence: `PIPELINE.STAGE`, a stage without a dot."""
-        if not self._exists(cursor, "kohort_batch_fence"):  # it has row handlers alone
+        """The queries of a pipeline's stages that have a fence."""
+        if not self._exists(cursor, FENCES):  # it has row handlers alone
             return []
-        rows = cursor.query("SELECT query, ended FROM kohort_batch_fence")
-        prefix = f"{pipeline}."
-        ours = [
-            (q, ended) for q, ended in rows if q.startswith(prefix) and "." not in q[len(prefix) :]
-        ]
-        if owing := [query for query, ended in ours if not ended]:
+        ours = _stages_of(pipeline, cursor.query(_ENDED))
+        if owing := [f"{pipeline}.{stage}" for stage, ended in ours.items() if not ended]:
             raise StorageError(
                 f"pipeline {pipeline} has a batch whose Kafka transaction has not ended yet "
                 f"({', '.join(owing)}). Nothing was swapped. Start it, let it end the batch, then "
                 "run the replay again"
             )
-        return [query for query, _ in ours]
+        return [f"{pipeline}.{stage}" for stage in ours]
 
 
 class SqliteSwapping(Swapping):
@@ -286,6 +284,22 @@ class PostgresSwapping(Swapping):
 def swapping(store: Store) -> Swapping:
     """The shadow tables of a store."""
     return SqliteSwapping(store) if isinstance(store, SqliteStore) else PostgresSwapping(store)
+
+
+def owing_stages(store: Store, pipeline: str) -> list[str]:
+    """The stages of a pipeline whose last batch is committed in the database, and in Kafka maybe
+    not yet."""
+    if not swapping(store).has(FENCES):
+        return []
+    return [s for s, ended in _stages_of(pipeline, store.query(_ENDED)).items() if not ended]
+
+
+def _stages_of(pipeline: str, fences: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """The stages among the queries that have a fence, `PIPELINE.STAGE` and a stage without a dot:
+    whether the Kafka transaction of the last batch has ended."""
+    prefix = f"{pipeline}."
+    ours = {q[len(prefix) :]: ended for q, ended in fences if q.startswith(prefix)}
+    return {stage: ended for stage, ended in ours.items() if "." not in stage}
 
 
 def check_replays(store: Store, pipeline: str, *, replaying: bool = False) -> None:

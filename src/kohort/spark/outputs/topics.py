@@ -33,6 +33,7 @@ from kohort.spark.formats.record_columns import header_column
 
 SINK_COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 DEFAULT_BATCH_BYTES: Final = 512 << 10
+LEAST_BATCH_BYTES: Final = 1_024
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class TopicOutput:
                 "name the topic, or all topics that a column topic may name: "
                 'to_topic("changes", ...) or to_topic(topics=["a", "b"], ...)'
             )
-        if self.batch_bytes < 1_024:
-            raise ConfigError(f"batch_bytes={self.batch_bytes}: at least 1024")
+        if self.batch_bytes < LEAST_BATCH_BYTES:
+            raise ConfigError(f"batch_bytes={self.batch_bytes}: at least {LEAST_BATCH_BYTES}")
         codec = Compression.parse(self.compression)
         if self.level is not None:
             check_level(codec, self.level)

@@ -144,7 +144,7 @@ class BatchWork:
         """Stage and write everything in one job."""
         selected = [part.select for part in (*self.tables, *sent)]
         frames = {
-            str(number): select(self.frame) if select else self.frame
+            str(number): self._of_round(select(self.frame) if select else self.frame)
             for number, select in enumerate(selected)
         }
 
@@ -160,6 +160,14 @@ class BatchWork:
         names = str(([m.output.name for m in merges], [t.output.names for t in sent]))
         reports = self.run_job(("job", names, partitions), frames, job)
         return [Report(**report) for report in reports]
+
+    def _of_round(self, frame: DataFrame) -> DataFrame:
+        """The frame; in a later round under a plan of its own.
+
+        Over the same frame Spark would skip the stage whose shuffle files it still has, and they
+        hold places in the spool of the round before, which is deleted.
+        """
+        return frame if self._rounds == 1 else frame.select("*")
 
     def _staged(self, merge: Merge, frame: DataFrame) -> DataFrame:
         """The staging of one table, as reports."""
