@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kohort.retry.fenced import CONSTRAINT_REASON
-from kohort.retry.sql_statements import Effect, Insert, Statement, Upsert, quote, statements
+from kohort.retry.sql_statements import Effect, Insert, Statement, Upsert, statements
 from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import ORIGIN, visible
@@ -28,8 +28,8 @@ from kohort.spark.dataframes.graph import TableTarget
 from kohort.spark.dataframes.isolating import RowFailure, Span, culprits, row_failure
 from kohort.spark.dataframes.judging import Place
 from kohort.spark.dataframes.narrow import NarrowBatch
-from kohort.spark.outputs.merge_sql import ATTEMPT, REPLACE
-from kohort.spark.outputs.staging import StageSpec, copy_lines
+from kohort.spark.outputs.merge_sql import REPLACE
+from kohort.spark.outputs.staging import StageSpec, copy_lines, copy_statement
 from kohort.spark.outputs.violations import check_count
 
 _UNDONE: Final = "ROLLBACK TO SAVEPOINT kohort_trial"
@@ -139,10 +139,9 @@ def _copied(
     store: Store, cursor: Cursor, spec: StageSpec, part: pa.RecordBatch
 ) -> ConstraintError | None:
     """COPY, undone; why the database refuses it, or None."""
-    names = ", ".join(map(quote, (*spec.columns, ATTEMPT)))
     lines = copy_lines(part.select(list(spec.columns)), 0)
     try:
-        cursor.copy_in(f"COPY {spec.stage} ({names}) FROM STDIN", [memoryview(lines)])
+        cursor.copy_in(copy_statement(spec), [memoryview(lines)])
     except Exception as error:  # psycopg has its own classes
         refused = store.refused(error)
         if refused is None:

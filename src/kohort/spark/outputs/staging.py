@@ -111,11 +111,16 @@ def stage(spec: StageSpec, attempt: int, batches: Rows, rejected: list[Bad] | No
         raise
 
 
+def copy_statement(spec: StageSpec) -> str:
+    """COPY of the lines of `copy_lines`, which are UTF-8 whatever the database's encoding is."""
+    names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
+    return f"COPY {spec.stage} ({names}) FROM STDIN (ENCODING 'UTF8')"
+
+
 def _into_postgres(
     spec: StageSpec, store: Store, attempt: int, batches: Rows, bad: list[Bad]
 ) -> int:
-    names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
-    sql = f"COPY {spec.stage} ({names}) FROM STDIN (ENCODING 'UTF8')"
+    sql = copy_statement(spec)
     count = 0
 
     def pieces() -> Iterator[memoryview]:
