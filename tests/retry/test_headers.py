@@ -164,6 +164,23 @@ def test_ladder_ends_in_a_stub_that_says_where_the_value_is() -> None:
     assert stub.retry.reason == "bad"
 
 
+def test_a_stub_that_fails_again_leaves_a_stub() -> None:
+    """A2: without the mark its dead letter had the value null, and a redrive sent that."""
+    copy, _ = copy_for(attempt(), stated("r", permanent=False), topics=TOPICS, now_ms=1)
+    *_, stub = ladder(copy)
+    again = reread(stub.headers, "flights.loader.retry.5m", 300_000)
+    again.value = None
+    failed, _ = copy_for(again, stated("r", permanent=True), topics=TOPICS, now_ms=2)
+    assert is_stub(failed.headers)
+    assert failed.omitted_bytes == stub.omitted_bytes
+    again.value = b"its value"
+    sent = redrive_copy(again, topics=TOPICS, redrive_id="x", now_ms=3)
+    assert not is_stub(sent.headers)
+    again.value = None  # as its editor wants it
+    sent = redrive_copy(again, topics=TOPICS, redrive_id="x", now_ms=3)
+    assert not is_stub(sent.headers)
+
+
 def test_redrive_starts_a_new_round() -> None:
     """A2: the group's own entry topic, number 0, one more redrive, the same identity."""
     failed, _ = copy_for(attempt(), stated("r", permanent=True), topics=TOPICS, now_ms=5)

@@ -24,6 +24,7 @@ from kohort.retry.policy import RetryPolicy, RetryTopics, Step
 
 DEFAULT_SKEW_MS: Final = 1_000
 MAX_STUB_HEADERS: Final = 16
+MAX_DIGITS: Final = 19
 CUT_BYTES: Final = 256 * 1024
 """So much of a damaged batch is kept where the dead-letter topic does not take all of it."""
 BAD_HEADERS_REASON: Final = "bad_retry_headers"
@@ -243,7 +244,8 @@ def redrive_copy(
         wait_left_ms=0,
         redrive_count=attempt.previous.redrive_count + 1,
     )
-    return _copy(target, attempt, retry, dead_letter=False)
+    copy = _copy(target, attempt, retry, dead_letter=False)
+    return replace(copy, omitted_bytes=None)  # the value is there, or null is what it shall be
 
 
 def ladder(copy: Copy) -> Iterator[Copy]:
@@ -282,7 +284,18 @@ def _copy(topic: str, attempt: Attempt, retry: RetryHeaders, *, dead_letter: boo
         user_headers=tuple(h.user_headers(attempt.headers)),
         retry=retry,
         dead_letter=dead_letter,
+        omitted_bytes=_omitted_bytes(attempt),
     )
+
+
+def _omitted_bytes(attempt: Attempt) -> int | None:
+    """How long the value is that a stub has left at its origin; None for any other record."""
+    if attempt.previous is None or attempt.value is not None:
+        return None
+    size = next((v for key, v in attempt.headers if key == h.VALUE_OMITTED), None)
+    if size is None:
+        return None
+    return int(size) if size.isdigit() and len(size) <= MAX_DIGITS else 0
 
 
 def _first_failed(previous: RetryHeaders | None, now_ms: int) -> int:

@@ -204,3 +204,50 @@ def test_a_failing_record_that_its_topic_cannot_take_leaves_a_stub(
     assert (stub.value, dict(stub.headers)["retry_origin_offset"]) == (None, b"0")
     assert all(len(r.value or b"") > 4_000 for r in copies if r is not stub)
     assert len(copies) == 20
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("form", ["bytes", "debezium"])
+def test_a_stub_in_a_retry_topic_is_no_row(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path, form: str
+) -> None:
+    """Its value is at its origin: it was a NULL that a step could load, or a tombstone."""
+    name = topic(name="rows")
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="200ms",
+        clock_skew="0ms",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS rows (number INTEGER)")
+
+    if form == "bytes":
+        p.source(name, name="rows", format="bytes")
+    else:
+        p.source(name, name="rows", format="debezium", schema="number INT, pad STRING")
+
+    @p.table("rows")
+    def sizes(rows: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        size = F.length(rows["value"] if form == "bytes" else rows["after"]["pad"])
+        return rows.transform(p.retry(size > 1_000_000, "large")).select(size.alias("number"))
+
+    with Producer(
+        bootstrap_servers=cluster.bootstrap, compression_type="gzip", max_request_size=16 << 20
+    ) as producer:
+        for size in (3 << 20, 7):
+            row = {"op": "c", "before": None, "after": {"number": 1, "pad": "x" * size}}
+            value = b"x" * size if form == "bytes" else json.dumps(row).encode()
+            producer.send(name, value, partition=0)
+    p.run("until_idle", spark=spark, max_restarts=0)
+    assert loaded(p) == [7]
+    assert reasons(p) == {"undecodable": 1}
+    (letter,) = read_committed(cluster.bootstrap, p.topics[name].dead_letter, 2)
+    assert is_stub(letter.headers)

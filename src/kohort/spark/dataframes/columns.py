@@ -45,6 +45,7 @@ RAW: Final = (
     "value",
     "headers",
 )
+OMITTED_VALUE: Final = "the retry topic did not take the value; a redrive reads it at its origin"
 DEBEZIUM: Final = "debezium"
 """The form of values of which tombstones are no rows."""
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"
@@ -81,9 +82,9 @@ def typed(rows: DataFrame, source: str, form: str) -> DataFrame:
         form: what its values are, one of `COLUMN_FORMATS`.
     """
     value, key = F.col(f"{ORIGIN}.value"), F.col(f"{ORIGIN}.key")
+    omitted = F.when(_is_stub(), _verdict(True, UNDECODABLE, F.lit(OMITTED_VALUE)))
     if form == "bytes":
-        no_verdict = F.lit(None).cast(VERDICT_TYPE).alias(VERDICT)
-        return rows.select(key.alias("key"), value.alias("value"), ORIGIN, no_verdict)
+        return rows.select(key.alias("key"), value.alias("value"), ORIGIN, omitted.alias(VERDICT))
     if form == "text":
         no_text = ~F.is_valid_utf8(value.cast("string"))
         broken = F.when(value.isNull(), _verdict(True, UNDECODABLE, F.lit(NULL_VALUE))).when(
@@ -94,8 +95,16 @@ def typed(rows: DataFrame, source: str, form: str) -> DataFrame:
     error = F.col(ROW_ERROR)  # a look at the value would copy it
     broken = F.when(error.isNotNull(), _verdict(True, UNDECODABLE, error))
     if form == DEBEZIUM:
-        rows = rows.where(value.isNotNull())
+        rows = rows.where(value.isNotNull() | _is_stub())
+        broken = F.coalesce(omitted, broken)
     return rows.select(f"{ROWS}.{source}.*", ORIGIN, broken.alias(VERDICT))
+
+
+def _is_stub() -> Column:
+    """Whether a row is a copy that had to leave its value behind."""
+    origin = F.col(ORIGIN)
+    marked = F.exists(origin["headers"], lambda header: header["key"] == h.VALUE_OMITTED)
+    return F.coalesce((origin["attempt"] > 0) & origin["value"].isNull() & marked, F.lit(False))
 
 
 def reject(condition: Column, reason: str, message: Column | str | None = None) -> Transform:
