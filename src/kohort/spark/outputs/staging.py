@@ -112,7 +112,7 @@ def stage(spec: StageSpec, attempt: int, batches: Rows, rejected: list[Bad] | No
 
 
 def copy_statement(spec: StageSpec) -> str:
-    """COPY of the lines of `copy_lines`, which are UTF-8 whatever the database's encoding is."""
+    """COPY of the lines of `copy_lines`: UTF-8, in databases of other encodings, too."""
     names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
     return f"COPY {spec.stage} ({names}) FROM STDIN (ENCODING 'UTF8')"
 
