@@ -354,7 +354,7 @@ class ExactWorld(World):
         return verdict.error is None
 
     def zombie_acts(self) -> None:
-        """Whoever was left behind finishes something and tries to commit it."""
+        """A member that was left behind finishes something and tries to commit it."""
         life = self.chance.choice(self.zombies)
         while life.working:
             items = life.working.pop()

@@ -680,7 +680,7 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
     key = ("orders", 0)
     runner.on_partitions_assigned([TopicPartition(*key)])
     runner.engine.polled(key, records(0), 1, 0)
-    runner._commit(0)
+    runner._commit()
     assert not consumer.nudges
     assert not runner.engine.ready("threads")
     consumer.told(None, None)
@@ -713,11 +713,11 @@ def test_a_deleted_topic_does_not_keep_the_others_from_their_first_commit() -> N
     runner.on_partitions_assigned([gone, TopicPartition(*TP)])
     for key in (gone, TP):
         runner.engine.polled(key, records(0, topic=key[0]), 1, 0)
-    runner._commit(0)
+    runner._commit()
     assert not runner.engine.ready("threads")
-    runner._commit(0)
+    runner._commit()
     assert runner.engine.ready("threads") == 1
-    runner._commit(0)
+    runner._commit()
     assert refused == [2, 1, 1, 1]
     runner.engine.removed([gone])
     for number in (1, 2):
@@ -725,7 +725,7 @@ def test_a_deleted_topic_does_not_keep_the_others_from_their_first_commit() -> N
         runner.on_partitions_assigned(new)
         for key in new:
             runner.engine.polled(key, (), 1, 0)
-        runner._commit(0)
+        runner._commit()
     assert refused[4:] == [1, 1, 2], "all in one again, once none was refused"
 
 

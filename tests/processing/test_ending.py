@@ -225,7 +225,7 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
 
 @pytest.mark.parametrize("kind", [Engine, ExactEngine])
 def test_an_end_whose_last_commit_failed_is_not_clean(kind) -> None:
-    """Whoever runs it would take the records for done; the next owner handles them again."""
+    """Its caller would take the records for done; the next owner handles them again."""
     engine = kind([route()], crash_guard=False)
     started(engine)
     engine.polled(TP, records(0), 1, 0)

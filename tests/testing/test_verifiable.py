@@ -178,7 +178,7 @@ def trouble_cuts(run: Run) -> None:
 
 
 def _committed(run: Run) -> int:
-    return sum(told.act == "committed" for told in run.history.events)
+    return sum(event.act == "committed" for event in run.history.events)
 
 
 def every_trouble() -> list[Any]:

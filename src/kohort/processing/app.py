@@ -455,30 +455,31 @@ class App:
             raise UsageError("the app is running already; start another process for more")
         if self._has_ended:
             raise UsageError("this app was stopped; make a new App for another run")
-        given_up = uncommitted = 0
         try:
             with contextlib.closing(self.client_settings.port()) as port:
                 if self._await_topics(port, on_trouble):
-                    given_up, uncommitted = self._begin(port, signals, on_trouble)
+                    self._begin(port, signals, on_trouble)
         except KeyboardInterrupt:  # a Ctrl-C before the signal handlers
             if not signals or self._runner is not None:
                 raise
             self._stopped = True  # nothing was begun, so there is nothing to end
         finally:
-            self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
-            self._runner = None
+            runner, self._runner = self._runner, None
+            self._counted = {} if runner is None else dict(runner.engine.counts)
         self._has_ended = self._stopped
-        return Ended(self._counted, given_up, uncommitted)
+        if runner is None:
+            return Ended({}, given_up=0)
+        return Ended(self._counted, runner.given_up, runner.uncommitted)
 
     def _begin(
         self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
-    ) -> tuple[int, int]:
+    ) -> None:
         """Look at the topics that are there now, and run."""
         views, counts = port.topics(), TopicCounts()
         counts.learn(self.group, self._routes.by_topic, views)
         check_holding(self._routes.by_topic.values(), counts.partitions)
         self._warn_of_left_topics(views, port)
-        return self._run(port, counts, signals, on_trouble)
+        self._run(port, counts, signals, on_trouble)
 
     @property
     def _name(self) -> str:
@@ -500,10 +501,9 @@ class App:
         counts: TopicCounts,
         signals: bool,
         on_trouble: Callable[[str], None] | None,
-    ) -> tuple[int, int]:
-        """Records that were given up, and partitions whose last commit failed."""
+    ) -> None:
         if not self._prepare_store(on_trouble):
-            return 0, 0
+            return
         routes = list(self._routes.by_topic.values())
         with (
             self._lookups() as lookups,
@@ -547,10 +547,9 @@ class App:
             runner.on_trouble = on_trouble
             runner.on_failure = self._on_failure
             if self._stopped:
-                return 0, 0
+                return
             with self._signals() if signals else contextlib.nullcontext(), self._agent():
                 runner.run(publisher, retry_poller)
-            return runner.given_up, runner.uncommitted
 
     def _discovery(
         self,

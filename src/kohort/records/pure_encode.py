@@ -37,7 +37,7 @@ _CHECKED = Struct(">hiqqqhii")
 Headers = Iterable[tuple[str, Readable | None]]
 
 
-def _put_varint(out: bytearray, value: int) -> None:
+def put_varint(out: bytearray, value: int) -> None:
     """Appends a zigzag varint of up to 64 bits."""
     raw = ((value << 1) ^ (value >> 63)) & 0xFFFFFFFFFFFFFFFF
     while raw > 0x7F:
@@ -52,7 +52,7 @@ def _put_field(out: bytearray, data: Readable | None) -> None:
         out.append(1)
     else:
         view = memoryview(data).cast("B")
-        _put_varint(out, len(view))
+        put_varint(out, len(view))
         out += view
 
 
@@ -127,19 +127,19 @@ class BatchBuilder:
         if not -(1 << 63) <= timestamp < 1 << 63:
             raise OverflowError(f"timestamp {timestamp} does not fit into 64 bits")
         body = bytearray(1)
-        _put_varint(body, _wrapped(timestamp - self.base_timestamp) if self._count else 0)
-        _put_varint(body, self._count)
+        put_varint(body, _wrapped(timestamp - self.base_timestamp) if self._count else 0)
+        put_varint(body, self._count)
         _put_field(body, key)
         _put_field(body, value)
         pairs = list(headers)
-        _put_varint(body, len(pairs))
+        put_varint(body, len(pairs))
         for name, content in pairs:
             if not isinstance(name, str):
                 raise TypeError(f"a header's name must be str, not {type(name).__name__}")
             _put_field(body, name.encode())
             _put_field(body, content)
         length = bytearray()
-        _put_varint(length, len(body))
+        put_varint(length, len(body))
         after = self.size + len(length) + len(body)
         if after > MOST_BYTES and not self._count:
             raise RecordTooLargeError("a record of more than 2 GB cannot be encoded")

@@ -47,7 +47,7 @@ class Item(NamedTuple):
     headers: tuple[tuple[bytes, bytes | None], ...]
 
 
-def _varint(data: Readable, at: int, end: int, fault: int, longest: int = 5) -> tuple[int, int]:
+def varint(data: Readable, at: int, end: int, fault: int, longest: int = 5) -> tuple[int, int]:
     """A zigzag varint at `at` and where it ends; a `RecordFault` when it is cut off or too big."""
     raw = shift = 0
     for index in range(at, min(end, at + longest)):
@@ -64,7 +64,7 @@ def _varint(data: Readable, at: int, end: int, fault: int, longest: int = 5) -> 
 
 def _field(data: Readable, at: int, end: int, fault: int, least: int) -> tuple[bytes | None, int]:
     """Bytes behind a varint length, None for a length of -1, and where they end."""
-    size, at = _varint(data, at, end, fault)
+    size, at = varint(data, at, end, fault)
     if size < least or size > end - at:
         raise RecordFault(fault)
     if size < 0:
@@ -76,18 +76,18 @@ def read_item(
     data: Readable, at: int, end: int, last_seen: int, last_delta: int
 ) -> tuple[Item, int]:
     """The record at `at`, its offset delta between two bounds, and where it ends."""
-    size, at = _varint(data, at, end, BAD_LENGTH)
+    size, at = varint(data, at, end, BAD_LENGTH)
     if size < MIN_RECORD_BYTES - 1 or size > end - at:
         raise RecordFault(BAD_LENGTH)
     stop = at + size
-    time, at = _varint(data, at + 1, stop, BAD_DELTA, 10)
+    time, at = varint(data, at + 1, stop, BAD_DELTA, 10)
     time = int64(time)
-    delta, at = _varint(data, at, stop, BAD_DELTA)
+    delta, at = varint(data, at, stop, BAD_DELTA)
     if not last_seen < delta <= last_delta:
         raise RecordFault(BAD_ORDER)
     key, at = _field(data, at, stop, BAD_KEY, -1)
     value, at = _field(data, at, stop, BAD_VALUE, -1)
-    count, at = _varint(data, at, stop, BAD_HEADERS)
+    count, at = varint(data, at, stop, BAD_HEADERS)
     if count < 0 or count > stop - at:
         raise RecordFault(BAD_HEADERS)
     headers: list[tuple[bytes, bytes | None]] = []

@@ -71,7 +71,7 @@ def test_a_second_member_takes_half_and_gives_it_back(world: World, strategy: st
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_topic_that_is_deleted_stops_nothing(world: World, protocol: str) -> None:
-    """The commit of its partitions held up all others, and the rebalance that gives them up, for
+    """The commit of its partitions blocked all others, and the rebalance that revokes them, for
     `default_api_timeout_ms`.
     """
     gone, kept = world.topic(1, records=5, stem="gone"), world.topic(1, records=5, stem="kept")

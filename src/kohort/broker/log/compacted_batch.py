@@ -17,12 +17,15 @@ from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader, Chunk, TimestampType, compress, crc32c, decompress
 from kohort.records.batch import check_batch
 from kohort.records.layout import ATTRIBUTE_CODEC, ATTRIBUTE_DELETE_HORIZON, CRC_START, HEADER_BYTES
-from kohort.records.pure_record import int64
+from kohort.records.pure_encode import put_varint
+from kohort.records.pure_record import BAD_LENGTH, RecordFault, int64, varint
 
 _REBUILT = struct.Struct(">qiibIhiqqqhii")
 _ATTRIBUTES, _BASE_TIMESTAMP = struct.Struct(">h"), struct.Struct(">q")
 _CRC = struct.Struct(">I")
 _LATEST_MS = (1 << 63) - 1
+_VARLONG_BYTES = 10
+"""The longest that a number of 64 bits may be."""
 
 Stays = Callable[[int, bytes | None], bool]
 """Whether a record, by its offset and key, is the last one of its key."""
@@ -168,24 +171,13 @@ def _spans(body: memoryview) -> list[tuple[int, int, int]]:
 
 def _varlong(data: memoryview, at: int) -> tuple[int, int]:
     """A zigzag number and where it ends."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise CorruptRecordError("a number of a record does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
+    try:
+        return varint(data, at, len(data), BAD_LENGTH, _VARLONG_BYTES)
+    except RecordFault as fault:
+        raise CorruptRecordError(str(fault)) from None
 
 
 def _varlong_bytes(value: int) -> bytes:
-    """A number of up to 64 bits as zigzag."""
-    rest = ((value << 1) ^ (value >> 63)) & 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
+    put_varint(out, value)
     return bytes(out)

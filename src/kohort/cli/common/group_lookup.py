@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kohort.cli.common.root import EXIT_PARTIAL
-from kohort.errors import ErrorCode, GroupError, KohortError
+from kohort.errors import (
+    ConnectionFailedError,
+    ErrorCode,
+    GroupError,
+    KafkaTimeoutError,
+    KohortError,
+)
 from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
@@ -17,6 +23,9 @@ if TYPE_CHECKING:
     from kohort.client.admin.types import GroupDescription
 
 DEAD = "Dead"
+
+BRIEF_S: Final = 5.0
+"""How long a group is waited for once another one had no answer."""
 
 
 def existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
@@ -30,15 +39,19 @@ def existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
 def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], list[KohortError]]:
     """The groups that exist and can be described, and an error for each of the others.
 
+    Once one had no answer, the others wait only briefly: a coordinator that is away may have many.
     Raises the first error where there is none of them.
     """
     described: dict[str, GroupDescription] = {}
     errors: list[KohortError] = []
+    timeout_s: float | None = None
     for name in dict.fromkeys(names):
         try:
-            described |= admin.describe_groups([name])
+            described |= admin.describe_groups([name], timeout_s=timeout_s)
         except KohortError as error:
             errors.append(error)
+            if isinstance(error, ConnectionFailedError | KafkaTimeoutError):
+                timeout_s = BRIEF_S
     errors += _missing(admin, described)
     there = [one for one in described.values() if one.state != DEAD]
     if errors and not there:

@@ -86,7 +86,7 @@ class ExactRunner(Runner):
         while items := self.exact.unjudged(JUDGED_AT_ONCE):
             self.transactor.judge(items)
 
-    def _commit(self, now_ms: int) -> None:
+    def _commit(self) -> None:
         steady_ms = self.steady_ms()
         if self._uncommitted and steady_ms >= self._uncommitted_due_ms:
             self._uncommitted_due_ms = steady_ms + COMMIT_PROGRESS_EVERY_MS
@@ -98,7 +98,7 @@ class ExactRunner(Runner):
         if self._in_flight is not None:
             return
         self._commit_due_ms = steady_ms + self.timing.commit_interval_ms
-        batch = self.exact.batch(now_ms)
+        batch = self.exact.batch(self._time())
         if batch is not None:
             self._in_flight, self._in_flight_member = batch, self.consumer.group_metadata()
             self._asked_ms = steady_ms
@@ -173,7 +173,7 @@ class ExactRunner(Runner):
                     log.warning("the group has continued without this member: it gives all up")
                     return
                 if self.steady_ms() >= self._again_ms:
-                    self._commit(self._time())
+                    self._commit()
                 if self._in_flight is None:  # what is left waits for its next try
                     next_ms = self._next_try_in_ms()
                     wait_ms = min(next_ms, left_ms) if next_ms > 0 else left_ms

@@ -316,7 +316,7 @@ class Runner(RebalanceListener):
         self._feed(now_ms)
         self._publish()
         if steady_ms >= self._commit_due_ms or self.engine.commit_urgent or self._is_virtual:
-            self._commit(now_ms)
+            self._commit()
         self._look_at_progress()
         if steady_ms >= self._trouble_due_ms:
             self._trouble_due_ms = steady_ms + LOOK_FOR_TROUBLE_MS
@@ -499,7 +499,7 @@ class Runner(RebalanceListener):
 
     # -- committing ------------------------------------------------------------------------------
 
-    def _commit(self, now_ms: int) -> None:  # noqa: ARG002 - batches need it
+    def _commit(self) -> None:
         if self._committing:
             return
         self._commit_due_ms = self.steady_ms() + self.timing.commit_interval_ms
