@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kohort.retry.postgres import PostgresStore
 from tests.budget import Budget
 from tests.effort import examples, extend
 from tests.postgres import PostgresServer, unavailable
@@ -161,6 +162,16 @@ def peers_collected() -> Iterator[None]:
 
 
 @pytest.fixture
-def database(postgres: PostgresServer) -> str:
-    """The URL of an empty database."""
-    return postgres.new_database()
+def database(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an empty database. The test fails when this process leaves connections open."""
+    connect = PostgresStore._connect
+    opened: list[Any] = []
+
+    def connect_noted(store: PostgresStore, *, read_only: bool) -> Any:
+        opened.append(connect(store, read_only=read_only))
+        return opened[-1]
+
+    monkeypatch.setattr(PostgresStore, "_connect", connect_noted)
+    yield postgres.new_database()
+    left = [connection for connection in opened if not connection.closed]
+    assert not left, f"{len(left)} of {len(opened)} connections are open after the test"

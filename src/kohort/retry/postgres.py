@@ -92,8 +92,12 @@ class PostgresStore(Store):
         psycopg = _psycopg()
         parameters = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(self.url)}
         connection: Any = psycopg.connect(autocommit=True, **parameters)
-        if read_only:
-            connection.execute("SET default_transaction_read_only = on")
+        try:
+            if read_only:
+                connection.execute("SET default_transaction_read_only = on")
+        except BaseException:  # any error: nothing else has the connection
+            connection.close()
+            raise
         return connection
 
     def _begin(self, connection: Any) -> None:

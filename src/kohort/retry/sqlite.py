@@ -75,14 +75,14 @@ class SqliteStore(Store):
         )
         try:
             use_write_ahead_log(connection)
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
+            if read_only:
+                connection.execute("PRAGMA query_only=ON")
         except BaseException:  # any error: nothing else has the connection
             connection.close()
             raise
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
-        if read_only:
-            connection.execute("PRAGMA query_only=ON")
         self._inode = self._present()
         return connection
 

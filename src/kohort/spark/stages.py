@@ -188,8 +188,8 @@ class PipelineStages:
         while self.functions:
             try:
                 self.functions.pop().release()
-            except KohortError as error:  # a batch that was cut off is still in a call
-                log.debug("a stage's connections were left to its last batch: %s", error)
+            except KohortError as error:  # the next stage's are closed all the same
+                log.debug("a stage's connections were not closed cleanly: %s", error)
 
     def topics_of(self, stage: Stage) -> tuple[list[str], dict[str, int]]:
         """What a stage reads, and the delays of the retry topics among it."""

@@ -26,6 +26,7 @@ from kohort.spark.outputs.staging import Bad, StageSpec, stage
 from kohort.spark.outputs.table_transaction import BatchStore, open_batches, stage_file
 from kohort.spark.outputs.topics import OutputRecord
 from kohort.spark.outputs.writing import kept
+from kohort.spark.worker import forget
 from tests.known import known
 from tests.postgres import PostgresServer
 
@@ -94,6 +95,7 @@ class Query:
     def close(self) -> None:
         self.store.close()
         self.batches.store.close()
+        forget("store", {"url": self.url})
 
 
 COUNTS = "CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER NOT NULL)"

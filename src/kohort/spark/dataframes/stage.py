@@ -14,6 +14,7 @@ Rules (ADR 0019, ADR 0023):
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,8 @@ class StageFunction:
         self._transaction: TopicTransaction | None = None
         self._known: set[tuple[str, int]] = set()
         self._spool: Path | None = None
+        self._in_batch = threading.Lock()
+        self._released = False
         self._two_jobs_until = -1
         """Batches up to this one are computed first and staged then."""
 
@@ -147,35 +150,48 @@ class StageFunction:
         context = frame.sparkSession.sparkContext
         query_id: Any = context.getLocalProperty(QUERY_ID)
         batch = Batch(self.query, batch_id, query_id)
+        with self._in_batch:
+            try:
+                self._run(frame, batch, self._opened(context))
+            except BaseException:  # the next run begins with connections of its own
+                self._close()
+                if not self._setting.ending():
+                    raise
+                raise cut_off(batch) from None
+        if self._released:
+            self._close()
+
+    def _run(self, frame: DataFrame, batch: Batch, database: BatchStore) -> None:
         try:
-            database = self._opened(context)
             stored = database.fence()
             settled = stored is None or stored.ended
             if stored is not None and settled and stored.fence.covers(batch):
                 self._skip(frame)
-                return
-            self._commit(frame, batch, database, settled)
-        except BaseException:  # the next run begins with connections of its own
-            self.close()
-            if not self._setting.ending():
-                raise
-            raise cut_off(batch) from None
-
-    def close(self) -> None:
-        """Close the connections; another batch makes new ones."""
-        if self._database is not None:
-            self._database.store.close()
-            self._database = None
-        self.release()
+            else:
+                self._commit(frame, batch, database, settled)
+        finally:
+            database.batch_done()
 
     def release(self) -> None:
-        """Close the connections to Kafka, from any thread, when the query has ended.
+        """Close the connections when the query has ended, from any thread.
 
-        Those to the database belong to the thread of the batches, which closes them.
+        A batch that was cut off may still be in a call; it closes them when it ends.
         """
-        if self._transaction is not None:
-            self._transaction.close()
-            self._transaction = None
+        self._released = True
+        if self._in_batch.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._in_batch.release()
+
+    def _close(self) -> None:
+        """Close the connections; another batch makes new ones."""
+        database, self._database = self._database, None
+        if database is not None:
+            database.store.close()
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.close()
         for table in self._references:
             table.close()
 
@@ -267,7 +283,6 @@ class StageFunction:
         finally:
             database.also = None
             prepared.close()
-            database.batch_done()
 
     def _late_rows(self, batch: Batch) -> int:
         if self._stage.stateful is None:
@@ -450,16 +465,17 @@ class StageFunction:
                 for s in self._stage.targets
                 if isinstance(s.target, TableTarget)
             ]
-            database = open_batches(self._setting.store_url, self.query, outputs)
-            check_context(context, sqlite=isinstance(database, SqliteBatches), topics=True)
-            database.reached = self._setting.reached
-            database.prepare()
-            self._spool = spool_directory(context, self.query)
-            self._known = {
-                (f.topic, f.partition) for f in database.store.fences(self._setting.pipeline)
-            }
-            self._database = database
+            self._database = open_batches(self._setting.store_url, self.query, outputs)
+            self._prepare(self._database, context)
         return self._database
+
+    def _prepare(self, database: BatchStore, context: Any) -> None:
+        check_context(context, sqlite=isinstance(database, SqliteBatches), topics=True)
+        database.reached = self._setting.reached
+        database.prepare()
+        self._spool = spool_directory(context, self.query)
+        fences = database.store.fences(self._setting.pipeline)
+        self._known = {(f.topic, f.partition) for f in fences}
 
     def _begun(self, written: set[str], batch: Batch, settled: bool) -> TopicTransaction | None:
         """The Kafka transaction; None when there is nothing to write and none to settle."""

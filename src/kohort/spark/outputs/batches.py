@@ -13,6 +13,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -394,15 +395,22 @@ class BatchFunction:
 
         query = start.query
         name = GROUP_PREFIX + query
-        database = self._open_database(frame, query)
-        transaction = self._open_transaction(name)
         place, remedy = f"the group {name}", f"delete the group {name} (kohort group delete)"
-        if database is not None:
+        if self.tables:
             place = f"the database of {', '.join(t.output.table for t in self.tables)}"
             remedy = f"delete the row of query {query!r} from kohort_batch_fence"
         policy = FencePolicy(query, self.first_batch, place, remedy)
-        committer = Committer(policy, database, transaction, self.reached)
-        spool = spool_directory(frame.sparkSession.sparkContext, query) if transaction else None
+        with contextlib.ExitStack() as opened:
+            database = self._open_database(frame, query)
+            if database is not None:
+                opened.callback(database.store.close)
+                database.prepare()
+            transaction = self._open_transaction(name)
+            if transaction is not None:
+                opened.callback(transaction.close)
+            committer = Committer(policy, database, transaction, self.reached)
+            spool = spool_directory(frame.sparkSession.sparkContext, query) if transaction else None
+            opened.pop_all()  # from here on the run closes them
         return _Run(start, database, transaction, committer, PhysicalPlans(), spool)
 
     def _open_database(self, frame: DataFrame, query: str) -> BatchStore | None:
@@ -418,7 +426,6 @@ class BatchFunction:
         is_sqlite = isinstance(database, SqliteBatches)
         check_context(context, sqlite=is_sqlite, topics=bool(self.topics))
         database.reached = self.reached
-        database.prepare()
         return database
 
     def _open_transaction(self, name: str) -> TopicTransaction | None:
