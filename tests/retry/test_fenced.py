@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kohort.errors import DataLossError
 from kohort.retry.classify import Permanent, RetryAfter, Temporary
-from kohort.retry.copies import Attempt, redrive_copy
+from kohort.retry.copies import Attempt, Copy, ladder, redrive_copy
 from kohort.retry.handling import Record
-from kohort.retry.headers import parse
+from kohort.retry.headers import VALUE_OMITTED, parse
 from kohort.retry.ledger import Place, backs_failed
 from kohort.retry.sql_statements import Insert
 from kohort.retry.unreadable import Unreadable
@@ -380,6 +380,28 @@ def test_what_does_not_decode_goes_to_failed_untouched(world: World) -> None:
     assert [c.value for c in copies] == [b"\xff{", b"[1", b"2],3"]
     assert {parse(c.headers).disposition for c in copies} == {"deserialize"}
     assert [c for c in copies[0].headers if c[0] == "h"] == [("h", None), ("h", b"1")]
+
+
+def test_a_stub_in_a_retry_topic_never_reaches_its_handler(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A2: a handler would take the null for a tombstone."""
+    publish = world.publish
+
+    def as_stubs(copies: Sequence[Copy]) -> list[Place]:
+        return publish([list(ladder(copy))[-1] for copy in copies])
+
+    monkeypatch.setattr(world, "publish", as_stubs)
+    values: list[bytes | None] = []
+    world.handle = lambda record, store: values.append(record.value) or handle(record, store)
+    world.produce(0, b"1", b"ok")
+    world.run_all()
+    world.check()
+    assert values == [b"1", b"ok"]
+    assert world.failed() == ["in/0/0"]
+    (copy,) = world.logs[world.topics.dead_letter, 0]
+    assert (VALUE_OMITTED, b"1") in copy.headers
+    assert parse(copy.headers).reason == "undecodable"
 
 
 def test_strangers_in_a_retry_topic_go_to_failed(world: World) -> None:

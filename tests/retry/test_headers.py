@@ -17,6 +17,7 @@ from kohort.retry.copies import (
     due_ms,
     is_stub,
     ladder,
+    omitted_value,
     read_attempt,
     redrive_copy,
 )
@@ -172,13 +173,30 @@ def test_a_stub_that_fails_again_leaves_a_stub() -> None:
     again.value = None
     failed, _ = copy_for(again, stated("r", permanent=True), topics=TOPICS, now_ms=2)
     assert is_stub(failed.headers)
-    assert failed.omitted_bytes == stub.omitted_bytes
+    assert failed.omitted_bytes == stub.omitted_bytes == 1
+    assert [rung.omitted_bytes for rung in ladder(failed)][-1] == 1
     again.value = b"its value"
     sent = redrive_copy(again, topics=TOPICS, redrive_id="x", now_ms=3)
     assert not is_stub(sent.headers)
     again.value = None  # as its editor wants it
     sent = redrive_copy(again, topics=TOPICS, redrive_id="x", now_ms=3)
     assert not is_stub(sent.headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "omitted"), [([("k", b"v")], None), ([("big", b"x" * 9_000)], 0)]
+)
+def test_the_smallest_copy_of_a_tombstone(headers: list[Header], omitted: int | None) -> None:
+    """A2: its null is its value. Only headers that had to be dropped are still at the origin."""
+    tombstone = attempt(headers)
+    tombstone.value = None
+    copy, _ = copy_for(tombstone, stated("r", permanent=False), topics=TOPICS, now_ms=1)
+    *_, smallest = ladder(copy)
+    assert smallest.omitted_bytes == omitted
+    assert is_stub(smallest.headers) == (omitted is not None)
+    again = reread(smallest.headers, "flights.loader.retry.5m", 300_000)
+    again.value = None
+    assert (omitted_value(again) is None) == (omitted is None)
 
 
 def test_redrive_starts_a_new_round() -> None:

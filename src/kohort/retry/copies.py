@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kohort.retry import headers as h
-from kohort.retry.classify import Disposition, Failure
+from kohort.retry.classify import Disposition, Failure, stated
 from kohort.retry.foreign_headers import foreign_headers
 from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders
 from kohort.retry.policy import RetryPolicy, RetryTopics, Step
@@ -28,6 +28,9 @@ MAX_DIGITS: Final = 19
 CUT_BYTES: Final = 256 * 1024
 """So much of a damaged batch is kept where the dead-letter topic does not take all of it."""
 BAD_HEADERS_REASON: Final = "bad_retry_headers"
+UNDECODABLE: Final = "undecodable"
+"""Reason of a value that does not decode, and never will."""
+OMITTED_VALUE: Final = "the retry topic did not take the value; a redrive reads it at its origin"
 MAX_WAIT_MS: Final = 10 * 366 * 24 * 3_600_000
 """The longest wait that a handler may ask for; longer ones are cut to ten years."""
 HELD_REASON: Final = "behind_its_key"
@@ -262,17 +265,28 @@ def ladder(copy: Copy) -> Iterator[Copy]:
         cut, left = copy.value[:CUT_BYTES], len(copy.value) - CUT_BYTES
         yield replace(without_message, value=cut, omitted_bytes=left)
     small = [x for x in copy.user_headers if x[1] is None or len(x[1]) <= h.MAX_TEXT_BYTES]
-    yield replace(
-        without_message,
-        value=None,
-        user_headers=tuple(small[:MAX_STUB_HEADERS]),
-        omitted_bytes=len(copy.value or b""),
-    )
+    kept = tuple(small[:MAX_STUB_HEADERS])
+    omitted = copy.omitted_bytes
+    if copy.value is not None or (omitted is None and kept != copy.user_headers):
+        omitted = len(copy.value or b"")
+    yield replace(without_message, value=None, user_headers=kept, omitted_bytes=omitted)
 
 
 def is_stub(headers: Sequence[Header]) -> bool:
     """True for a copy that had to leave its value behind; redrive reads it at the origin."""
     return any(key == h.VALUE_OMITTED for key, _ in headers)
+
+
+def omitted_value(attempt: Attempt) -> Failure | None:
+    """Why a stub that was read from a retry topic cannot be handled; None for any other record.
+
+    Its null is no tombstone: a handler that took it for one would delete what the record updates.
+    """
+    if _omitted_bytes(attempt) is None:
+        return None
+    return stated(
+        UNDECODABLE, permanent=True, message=OMITTED_VALUE, disposition=Disposition.DESERIALIZE
+    )
 
 
 def _copy(topic: str, attempt: Attempt, retry: RetryHeaders, *, dead_letter: bool) -> Copy:

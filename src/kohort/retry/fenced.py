@@ -39,6 +39,7 @@ from kohort.retry.copies import (
     Copy,
     copy_for,
     due_ms,
+    omitted_value,
     postponed_copy,
     read_attempt,
     waits_on,
@@ -280,10 +281,15 @@ class RangeLoad:
         ended, runnable, inert = self._sort(records)
         if runnable:
             self._wait_until_due(runnable, records)
-            ended += [_Ended(a, None) for a in runnable if waits_on(a)]
-            runnable = [a for a in runnable if not waits_on(a)]
-            outcomes = self._handled(runnable)
-            ended += [_Ended(a, o) for a, o in zip(runnable, outcomes, strict=True)]
+            tried: list[Attempt] = []
+            for attempt in runnable:
+                failure = omitted_value(attempt)
+                if failure is not None or waits_on(attempt):
+                    ended.append(_Ended(attempt, failure))
+                else:
+                    tried.append(attempt)
+            outcomes = self._handled(tried)
+            ended += [_Ended(a, o) for a, o in zip(tried, outcomes, strict=True)]
         return _Chunk(ended=ended, inert=inert)
 
     def _handled(self, runnable: Handled) -> list[Outcome]:

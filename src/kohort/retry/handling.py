@@ -27,7 +27,7 @@ from typing import Any, Literal, cast
 from kohort.errors import KohortError, StorageError, UsageError
 from kohort.records import Record as Fetched
 from kohort.retry.classify import Classifier, Disposition, Failure, Permanent, describe, stated
-from kohort.retry.copies import Attempt
+from kohort.retry.copies import UNDECODABLE, Attempt
 from kohort.retry.headers import Header, Origin
 from kohort.retry.sql_statements import Effect, Execute, Insert, Params, Upsert, statements
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
@@ -35,9 +35,8 @@ from kohort.retry.store import ConstraintError, Store, StoreBusyError
 Decoder = Callable[[bytes], Any]
 Decode = Literal["json", "text"] | Decoder | None
 Outcome = Sequence[Effect] | Failure
-UNDECODABLE = "undecodable"
 UNANSWERED = "decoder_unanswered"
-"""Reasons of a value that does not decode: it never will; or a schema registry did not answer."""
+"""Reason of a value that does not decode because a schema registry did not answer."""
 UNDIRECTED = "replay_effect"
 """Reason of a record whose handler names a table itself, in a replay into other tables."""
 _EFFECTS = (Insert, Upsert, Execute)

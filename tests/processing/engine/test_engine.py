@@ -247,6 +247,33 @@ def test_publication_ladder_for_copies_that_are_too_large() -> None:
     assert world.commits["orders", 0][0] == 1
 
 
+@pytest.mark.parametrize("hold", [False, True], ids=["retry topics", "held keys"])
+def test_a_stub_in_a_retry_topic_never_reaches_its_handler(hold: bool) -> None:
+    """A2: a handler would take the null for a tombstone. Records behind it go on."""
+    on_failure = OnFailure.HOLD_KEY if hold else OnFailure.PASS
+
+    def down_for_large(record, attempt):
+        if record.value != b"small":
+            raise Temporary("down")
+
+    world = World(
+        [route(on_failure=on_failure)],
+        down_for_large,
+        refuse=lambda topic, size: ("retry" in topic and size > 1_500) or None,
+    )
+    world.produce("orders", 0, b"k", b"v" * 2_000)
+    world.produce("orders", 0, b"k", b"small")
+    world.run_out()
+    assert [r.attempt for r in world.runs if r.origin[2] == 0] == [0]
+    assert [r.ok for r in world.runs if r.origin[2] == 1] == [True]
+    (failed,) = world.failed()
+    assert failed.value is None
+    assert (h.VALUE_OMITTED, b"2000") in failed.headers
+    found = h.parse(failed.headers)
+    assert (found.reason, found.disposition, found.number) == ("undecodable", "deserialize", 1)
+    assert len(world.engine.holds) == 0
+
+
 @pytest.mark.parametrize("unfit", [False, True], ids=["for now", "as a stub, too"])
 def test_a_copy_that_cannot_be_published_is_never_passed(unfit: bool) -> None:
     """A2: also at the end of the ladder."""

@@ -37,6 +37,7 @@ from kohort.retry.copies import (
     Attempt,
     due_ms,
     held_copy,
+    omitted_value,
     read_attempt,
     waits_on,
 )
@@ -273,6 +274,9 @@ class Engine(EngineCore):
             attempt, delay_ms = item.attempt, item.partition.delay_ms or 0
             assert attempt is not None, "a sound record of a retry topic says which attempt it is"
             self._note_waiting(item, attempt, item.record.topic)
+            if (failure := omitted_value(attempt)) is not None:
+                self._publish_copy(item, failure, now_ms)
+                continue
             due = due_ms(attempt, item.record.timestamp, delay_ms, self._skew_ms)
             if self._is_released(item):
                 ready.append(item)

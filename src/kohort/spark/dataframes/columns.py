@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from kohort.errors import UsageError
 from kohort.retry import headers as h
 from kohort.retry.classify import clean_reason
-from kohort.retry.handling import UNDECODABLE
+from kohort.retry.copies import OMITTED_VALUE, UNDECODABLE
 from kohort.spark.formats import NULL_VALUE, ROW_ERROR, ROWS
 from kohort.spark.plans.logical import LostOriginError, carried
 
@@ -45,7 +45,6 @@ RAW: Final = (
     "value",
     "headers",
 )
-OMITTED_VALUE: Final = "the retry topic did not take the value; a redrive reads it at its origin"
 DEBEZIUM: Final = "debezium"
 """The form of values of which tombstones are no rows."""
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"

@@ -23,6 +23,7 @@ from kohort.records import BatchBuilder
 from kohort.retry.classify import Disposition, Failure, stated
 from kohort.retry.copies import (
     BAD_HEADERS_REASON,
+    UNDECODABLE,
     Attempt,
     Copy,
     copy_for,
@@ -30,7 +31,6 @@ from kohort.retry.copies import (
     read_attempt,
 )
 from kohort.retry.fenced import CONSTRAINT_REASON
-from kohort.retry.handling import UNDECODABLE
 from kohort.retry.headers import Origin
 from kohort.retry.policy import RetryTopics
 from kohort.spark.dataframes.isolating import WORKER_KILLED
