@@ -382,6 +382,27 @@ def test_what_does_not_decode_goes_to_failed_untouched(world: World) -> None:
     assert [c for c in copies[0].headers if c[0] == "h"] == [("h", None), ("h", b"1")]
 
 
+def test_texts_that_a_database_refuses_fail_their_record_alone(world: World) -> None:
+    """Half of a surrogate pair and a NUL: in a row it fails the record; an error's message is kept
+    as the database can have it."""
+
+    def into_a_row(record: Record, _store: object) -> object:
+        if record.partition == 1:
+            raise Permanent("bad", str(record.data))
+        return Insert("loaded", {"id": record.data, "attempt": 0, "small": 1})
+
+    world.decode = "json"
+    world.handle = into_a_row
+    world.produce(0, b'"in/0/0"', b'"\\ud800"', b'"in/0/2"')
+    world.produce(1, b'"\\ud800"', b'"a\\u0000b"', b'"in/1/2"')
+    world.run_all()
+    world.check()
+    assert world.failed() == ["in/0/1", "in/1/0", "in/1/1", "in/1/2"]
+    messages = world.ask("SELECT error_message FROM kohort_ledger WHERE reason = 'bad' ORDER BY 1")
+    nul = "a\0b" if world.url.startswith("sqlite") else "a\\x00b"
+    assert messages == [("\\ud800",), (nul,), ("in/1/2",)]
+
+
 def test_a_stub_in_a_retry_topic_never_reaches_its_handler(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from kohort.processing.runtime.store_transactor import done_at
+from kohort.retry.classify import Permanent
+from kohort.retry.handling import Record
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.postgres import translate_marks
@@ -47,6 +49,29 @@ def test_everything_ends_loaded_or_failed(store: Store) -> None:
     world.run_all(chunk=2)
     world.check()
     assert world.failed() == ["in/0/1", "in/0/4"]
+
+
+def test_a_database_whose_encoding_lacks_a_character(postgres: PostgresServer) -> None:
+    """The row fails its record; the message of an error is kept in ASCII."""
+    postgres.run(
+        "CREATE DATABASE latin_ledger ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
+        "TEMPLATE template0"
+    )
+
+    def into_a_row(record: Record, _store: object) -> object:
+        if record.partition == 1:
+            raise Permanent("bad", str(record.data))
+        return Insert("loaded", {"id": record.data, "attempt": 0, "small": 1})
+
+    world = World(postgres.url("latin_ledger"), handle=into_a_row, decode="text")
+    world.produce(0, b"in/0/0", "\N{EURO SIGN}".encode(), "\N{POUND SIGN}".encode())
+    world.produce(1, "\N{EURO SIGN}".encode())
+    world.run_all()
+    assert world.failed() == ["in/0/1", "in/1/0"]
+    assert world.loaded() == ["in/0/0", "\N{POUND SIGN}"]
+    messages = world.ask("SELECT error_message FROM kohort_ledger WHERE reason = 'bad'")
+    assert messages == [("\\u20ac",)]
+    world.close()
 
 
 def test_the_fence_orders_two_writers(store: Store) -> None:

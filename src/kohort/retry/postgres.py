@@ -20,11 +20,13 @@ import importlib
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
 from kohort.errors import ConfigError
+from kohort.retry.ledger import LedgerRow
 from kohort.retry.sql_statements import Statement, in_lock_order, quote
 from kohort.retry.store import ConflictError, ConstraintError, Store, StoreBusyError
 
@@ -35,6 +37,7 @@ DEFAULTS: Final = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
     "application_name": "kohort",
+    "client_encoding": "UTF8",
 }
 """What of a connection the URL does not say; seconds, and milliseconds for `tcp_user_timeout`."""
 SETUP_LOCK: Final = 0x6B6F686F7274
@@ -116,9 +119,20 @@ class PostgresStore(Store):
     def _sql(self, sql: str) -> str:
         return translate_marks(sql)
 
+    def _storable(self, row: LedgerRow) -> LedgerRow:
+        texts = {"error_class": row.error_class, "error_message": row.error_message}
+        return replace(row, **{name: self._plain(text) for name, text in texts.items()})
+
+    def _plain(self, text: str) -> str:
+        """Without NUL, and in ASCII for a database whose encoding may lack a character."""
+        text = text.replace("\0", "\\x00")
+        if self._writing().info.parameter_status("server_encoding") == "UTF8":
+            return text
+        return text.encode("ascii", "backslashreplace").decode()
+
     def _translate(self, error: Exception) -> Exception:
         psycopg = _psycopg()
-        if isinstance(error, (psycopg.IntegrityError, psycopg.DataError)):
+        if isinstance(error, (psycopg.IntegrityError, psycopg.DataError, UnicodeEncodeError)):
             return ConstraintError(str(error))
         if isinstance(error, psycopg.ProgrammingError) and "cannot adapt" in str(error):
             return ConstraintError(str(error))

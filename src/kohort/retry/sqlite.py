@@ -24,7 +24,14 @@ from kohort.retry.store import ConstraintError, Store, StoreBusyError
 BUSY_TIMEOUT_S: Final = 60.0
 SWITCH_PAUSE_S: Final = 0.005
 READ_CACHE_KIB: Final = 16 * 1024
-_CONSTRAINTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+_CONSTRAINTS = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    OverflowError,
+    UnicodeEncodeError,
+)
+"""Broken constraints, and values that SQLite refuses: a text with half of a surrogate pair."""
 
 
 def use_write_ahead_log(connection: sqlite3.Connection, name: str = "main") -> None:

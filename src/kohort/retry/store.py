@@ -235,6 +235,10 @@ class Store(Progress):
     def _translate(self, error: Exception) -> Exception:
         """The database's error as one of ours, or as it is."""
 
+    def _storable(self, row: LedgerRow) -> LedgerRow:
+        """The row with the texts of its error as this database can keep them."""
+        return row
+
     def _replaced(self) -> bool:
         """True when open connections no longer lead to the database of the URL."""
         return False
@@ -528,7 +532,7 @@ class Store(Progress):
             elif claim.moved is not None:
                 self._move(cursor, change, claim, claim.moved)
         try:
-            rows = [(change.pipeline, *_from_row(row)) for row in change.rows]
+            rows = [(change.pipeline, *_from_row(self._storable(row))) for row in change.rows]
             if rows:
                 cursor.executemany(self._sql(_INSERT_ROW), rows)
         except Exception as error:  # every database has its own classes
@@ -537,7 +541,7 @@ class Store(Progress):
             raise
 
     def _close_failed(self, cursor: Any, change: Change, claim: Claim, row: LedgerRow) -> None:
-        place = row.place or Place("", -1, -1)
+        row, place = self._storable(row), row.place or Place("", -1, -1)
         cursor.execute(
             self._sql(
                 "UPDATE kohort_ledger SET status = 'failed', closed_at = ?, dest = ?, "

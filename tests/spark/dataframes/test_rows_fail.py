@@ -149,6 +149,44 @@ def test_a_value_that_a_column_refuses_fails_its_row(
     assert reasons(p) == {"constraint_violated": 3}
 
 
+def test_a_row_whose_delete_breaks_a_constraint_fails_alone(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """It ended the pipeline, again at each start: only rows that are written were tried."""
+    name = topic(name="rows")
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS rows (number INTEGER PRIMARY KEY)")
+        store.run("CREATE TABLE IF NOT EXISTS players (team INTEGER REFERENCES rows)")
+        store.run("INSERT INTO rows VALUES (1), (2) ON CONFLICT DO NOTHING")
+        store.run("INSERT INTO players SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM players)")
+
+    p.source(name, name="rows", schema="number INT, gone BOOLEAN")
+
+    @p.table("rows", key="number", deletes="gone")
+    def teams(rows: Any) -> Any:
+        return rows
+
+    rows = [{"number": n, "gone": n < 3} for n in (1, 2, 3)]
+    produce(name, *((n % 2, None, json.dumps(row).encode()) for n, row in enumerate(rows)))
+    p.run("available_now", spark=spark, max_restarts=0)
+    assert loaded(p) == [1, 3]
+    assert reasons(p) == {"constraint_violated": 1}
+
+
 @pytest.mark.parametrize(
     "of_topic", [None, pytest.param(20_000, marks=pytest.mark.extended)], ids=["default", "small"]
 )

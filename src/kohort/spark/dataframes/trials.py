@@ -13,14 +13,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kohort.retry.fenced import CONSTRAINT_REASON
-from kohort.retry.sql_statements import Effect, Insert, Statement, Upsert, statements
+from kohort.retry.sql_statements import Effect, Execute, Insert, Upsert, quote, statements
 from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import ORIGIN, visible
@@ -74,24 +74,48 @@ def failing_records(
 
 
 def broken_records(batch: NarrowBatch) -> dict[Place, RowFailure]:
-    """The records with a row that breaks a constraint: each is tried behind a savepoint."""
-    places: list[Place] = []
-    parts: list[list[Statement]] = []
+    """The records with a row that breaks a constraint: each is tried behind a savepoint.
+
+    As a merge does, each table is rid of what the batch deletes before rows are written.
+    """
+    trials: list[_Trial] = []
     for step in batch.plan.stage.targets:
-        if not isinstance(step.target, TableTarget) or step.target.mode == REPLACE:
-            continue
-        table = batch.output(step.name, "places", _with_place).toArrow()
-        for row in table.to_pylist():
-            where = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
-            if step.target.deletes is not None and row.pop(step.target.deletes):
-                continue
-            places.append(where)
-            parts.append(statements([_effect(step.target, row)]))
-    broken = batch.store.probe(parts)
+        if isinstance(step.target, TableTarget) and step.target.mode != REPLACE:
+            rows = batch.output(step.name, "places", _with_place).toArrow().to_pylist()
+            made = [_trial(step.target, row) for row in rows]
+            trials += sorted(made, key=lambda trial: not trial.deletes)
+    broken = batch.store.probe([statements([trial.effect]) for trial in trials])
     return {
-        places[index]: RowFailure(True, CONSTRAINT_REASON, str(cause))
+        trials[index].place: RowFailure(True, CONSTRAINT_REASON, str(cause))
         for index, cause in broken.items()
     }
+
+
+class _Trial(NamedTuple):
+    place: Place
+    effect: Effect
+    deletes: bool
+
+
+def _trial(target: TableTarget, row: dict[str, Any]) -> _Trial:
+    place = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
+    deletes = target.deletes is not None and bool(row.pop(target.deletes))
+    plain = {name: _plain(value) for name, value in row.items()}
+    if deletes:
+        return _Trial(place, _deletion(target, plain), deletes)
+    if target.key and target.mode != "append":
+        return _Trial(place, Upsert(target.table, plain, target.key), deletes)
+    return _Trial(place, Insert(target.table, plain), deletes)
+
+
+def _deletion(target: TableTarget, row: Mapping[str, Any]) -> Execute:
+    """A NULL in the key is a value, as in a merge."""
+    key = {name: row[name] for name in target.key}
+    same = " AND ".join(
+        f"{quote(name)} {'IS NULL' if value is None else '= ?'}" for name, value in key.items()
+    )
+    values = [value for value in key.values() if value is not None]
+    return Execute(f"DELETE FROM {quote(target.table)} WHERE {same}", values)
 
 
 def refused_records(batch: NarrowBatch, specs: Mapping[str, StageSpec]) -> dict[Place, RowFailure]:
@@ -158,13 +182,6 @@ _PLACE = ("topic", "partition", "offset")
 def _with_place(rows: DataFrame) -> DataFrame:
     place = [F.col(f"{ORIGIN}.{name}").alias(f"_{name}") for name in _PLACE]
     return rows.select(*place, *visible(rows).columns)
-
-
-def _effect(target: TableTarget, row: Mapping[str, Any]) -> Effect:
-    plain = {name: _plain(value) for name, value in row.items()}
-    if target.key and target.mode != "append":
-        return Upsert(target.table, plain, target.key)
-    return Insert(target.table, plain)
 
 
 def _plain(value: Any) -> Any:
