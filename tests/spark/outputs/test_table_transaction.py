@@ -439,6 +439,25 @@ def test_an_upsert_rejects_too(url: str) -> None:
     query.close()
 
 
+def test_a_row_whose_delete_is_refused_is_kept_and_the_others_are_deleted(url: str) -> None:
+    """Spec 6.5: a foreign key names what the row deletes."""
+    how: dict[str, Any] = {"key": ("k",), "mode": "upsert", "deletes": "gone"}
+    query = Query(url, ["k", "n", "gone"], COUNTS, on_violation="keep", **how)
+    assert query.commit(query.stage(*((n, n, False) for n in range(8)))) == ""
+    with query.store.transaction() as cursor:
+        cursor.execute("CREATE TABLE child (k INTEGER REFERENCES t)")
+        cursor.execute("INSERT INTO child VALUES (2), (5)")
+    assert query.commit(query.stage(*((n, 9, n < 6) for n in range(10)))) == ""
+    assert query.rows() == [(2, 2), (5, 5), (6, 9), (7, 9), (8, 9), (9, 9)]
+    kept = query.store.query("SELECT row_json, message FROM kohort_rejected ORDER BY number")
+    assert [json.loads(row)["k"] for row, _ in kept] == [2, 5]
+    assert all("foreign key" in message.lower() for _, message in kept)
+    deleted = "SELECT rows_deleted FROM kohort_batch_history WHERE batch_id = 1"
+    assert query.store.query(deleted) == [(4,)]
+    assert query.store.query(HISTORY + " AND batch_id = 1") == [(10, 4, 2)]
+    query.close()
+
+
 def test_a_rejected_row_with_a_null_in_its_key_replaces_nothing(url: str) -> None:
     """Spec 6.5: the row that is there stays, as it does where the key has no NULL."""
     ddl = "CREATE TABLE t (k TEXT, m TEXT, n INTEGER CHECK (n >= 0), UNIQUE (k, m))"

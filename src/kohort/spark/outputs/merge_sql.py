@@ -165,12 +165,16 @@ class Merge:
         output = self.output
         if output.mode == REPLACE:
             return f"DELETE FROM {quote(output.table)}"
-        if output.deletes is None:
-            return None
+        return self.deletion(self.latest(attempts)) if output.deletes else None
+
+    def deletion(self, rows: str) -> str:
+        """Take out what these rows delete: those of `latest`, or some suspects."""
+        output = self.output
+        assert output.deletes is not None, "only an output with deletes= deletes"
         table = quote(output.table)
         same = " AND ".join(f"s.{quote(k)} = {table}.{quote(k)}" for k in output.key)
         return (
-            f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {self.latest(attempts)} AS s "
+            f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {rows} AS s "
             f"WHERE s.{quote(output.deletes)} AND {same})"
         )
 

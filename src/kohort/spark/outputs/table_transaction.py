@@ -49,7 +49,7 @@ from kohort.spark.outputs.merge_sql import (
 )
 from kohort.spark.outputs.protocol import Step, Stored, Topics, Written, ignore
 from kohort.spark.outputs.topics import OutputRecord, encode_records
-from kohort.spark.outputs.violations import as_json, check_count, load_each
+from kohort.spark.outputs.violations import as_json, check_count, delete_each, load_each
 
 HISTORY_BATCHES: Final = 10_000
 """So many batches of a query are kept in `kohort_batch_history`."""
@@ -376,10 +376,10 @@ class BatchStore:
         meets_all = merge.updates and not output.deletes and not lacks_keys
         if not (self.refuses_doubled and meets_all):
             self._refuse_doubled(cursor, change.batch, merge, attempts)
-        removal = merge.delete(attempts)
-        deleted = cursor.execute(removal) if removal else 0
         rejected = [r for r in written.rejected if r.output == output.name]
         read = sum(staged.values()) + len(rejected)
+        deleted, kept = self._remove(cursor, merge, attempts)
+        rejected += kept
         loaded, refused = self._load(cursor, merge, attempts, lacks_keys=lacks_keys)
         if merge.loads_all and loaded + len(refused) != sum(staged.values()):
             self._check_staged(cursor, merge, staged)
@@ -389,6 +389,15 @@ class BatchStore:
             rejected += refused
             self._reject(cursor, change, output, rejected)
         self._count(cursor, change, output.name, (read, loaded, deleted, len(rejected)))
+
+    def _remove(
+        self, cursor: Cursor, merge: Merge, attempts: Sequence[int]
+    ) -> tuple[int, list[Rejected]]:
+        """Delete what the batch deletes or replaces: how many rows, and whose delete is refused."""
+        if merge.output.deletes and merge.output.rejects:
+            return delete_each(cursor, merge, attempts, self.store.refused)
+        removal = merge.delete(attempts)
+        return (cursor.execute(removal) if removal else 0), []
 
     def _check_staged(self, cursor: Cursor, merge: Merge, staged: Mapping[int, int]) -> None:
         """Every row of every attempt is still there, or nothing is committed."""

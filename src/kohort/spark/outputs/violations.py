@@ -28,6 +28,8 @@ MAX_REJECTED: Final = 10_000
 """The most rows of one batch and table that are rejected one by one."""
 SAVEPOINT: Final = "kohort_merge"
 Refused = Callable[[Exception], ConstraintError | None]
+Tried = tuple[int, ConstraintError | None]
+"""How many rows a statement changed, or why the database refused it."""
 
 
 def load_each(
@@ -47,22 +49,38 @@ def load_each(
     Raises ConstraintError for more than `MAX_REJECTED` rows.
     """
 
-    def insert(rows: str) -> tuple[int, ConstraintError | None]:
+    def insert(rows: str) -> Tried:
         removal = (delete_null_keys(merge, rows),) if lacks_keys else ()
         return _try(cursor, (*removal, merge.insert(rows)), refused)
 
-    loaded, error = insert(merge.latest(attempts))
+    return _each(cursor, merge, attempts, insert)
+
+
+def delete_each(
+    cursor: Cursor, merge: Merge, attempts: Sequence[int], refused: Refused
+) -> tuple[int, list[Rejected]]:
+    """Delete what the database lets go: how many rows, and the staged rows that it refuses."""
+    return _each(
+        cursor, merge, attempts, lambda rows: _try(cursor, (merge.deletion(rows),), refused)
+    )
+
+
+def _each(
+    cursor: Cursor, merge: Merge, attempts: Sequence[int], run: Callable[[str], Tried]
+) -> tuple[int, list[Rejected]]:
+    """Run a statement over all rows, by halves where some are refused."""
+    changed, error = run(merge.latest(attempts))
     if error is None:
-        return loaded, []
+        return changed, []
     cursor.execute(merge.suspects(attempts))
     rows = cursor.query(f"SELECT count(*) FROM {SUSPECTS}")[0][0]
     rejected: list[Rejected] = []
-    loaded, parts = 0, [(1, rows)]
+    changed, parts = 0, [(1, rows)]
     while parts:
         low, high = parts.pop()
-        count, error = insert(suspects_between(low, high))
+        count, error = run(suspects_between(low, high))
         if error is None:
-            loaded += count
+            changed += count
         elif low < high:
             middle = (low + high) // 2
             parts += [(middle + 1, high), (low, middle)]
@@ -70,7 +88,7 @@ def load_each(
             rejected.append(_rejected(cursor, merge, low, error))
             check_count(merge.output.table, len(rejected), rejected[-1].message)
     cursor.execute(f"DROP TABLE {SUSPECTS}")
-    return loaded, rejected
+    return changed, rejected
 
 
 def dead_letters(topic: str) -> Callable[[Sequence[Rejected]], list[OutputRecord]]:
@@ -111,9 +129,7 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes | memoryview) else str(value)
 
 
-def _try(
-    cursor: Cursor, statements: Sequence[str], refused: Refused
-) -> tuple[int, ConstraintError | None]:
+def _try(cursor: Cursor, statements: Sequence[str], refused: Refused) -> Tried:
     """All of them or none: how many rows the last one changed, or what was refused."""
     loaded = 0
     cursor.execute(f"SAVEPOINT {SAVEPOINT}")
