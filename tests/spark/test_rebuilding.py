@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, ConnectionFailedError
+from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import Insert, Pipeline, reconcile, replay
+from kohort.spark.outputs.swapping import swapping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +82,41 @@ class League:
 @pytest.fixture
 def league(cluster: Cluster, topic: Callable[..., str], produce: Any, tmp_path: Path) -> League:
     return League(cluster, topic, produce, tmp_path)
+
+
+def test_a_replay_since_a_time_that_was_cut_off_keeps_the_time(
+    league: League, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is begun before Kafka has said where, and the next call continues there."""
+    league.send(*[("reds", n) for n in range(4)])
+    old, new = league.version(1), league.version(2)
+    store = old.open_store()
+    old.prepare_store(store)
+    store.open_fence(old.name, league.matches, "id", 0, 2, 0)
+    swapping(store).prepare()
+
+    def unreachable(*_: Any) -> Any:
+        raise ConnectionFailedError("no broker")
+
+    reached = ClusterPort.by_time
+    monkeypatch.setattr(ClusterPort, "by_time", unreachable)
+    with pytest.raises(ConnectionFailedError):
+        replay(new, replaces=old.name, into=INTO, since_ms=1 << 41)
+    assert swapping(store).replays() == []
+    monkeypatch.setattr(ClusterPort, "by_time", reached)
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise Killed
+
+    monkeypatch.setattr(Pipeline, "run", killed)
+    for since_ms in (1 << 41, None):
+        with pytest.raises(Killed):
+            replay(league.version(2), replaces=old.name, into=INTO, since_ms=since_ms)
+    assert [fence.next_offset for fence in store.fences(new.name)] == [2, 2]
+    store.close()
 
 
 @pytest.mark.extended

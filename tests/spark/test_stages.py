@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kohort.errors import ConfigError
+from kohort.spark import Pipeline
+from kohort.spark.dataframes.graph import TableTarget
 from kohort.spark.stages import settings_of_queries, too_many_partitions
 
 if TYPE_CHECKING:
@@ -94,3 +97,18 @@ def test_arrow_batches_are_not_summed_where_a_micro_batch_is_bounded(
         spark.conf.unset(ARROW_BYTES)
     assert seen[-1] == (used or default), "the last call is the query's"
     assert spark.conf.get(ARROW_BYTES) == default
+
+
+def test_a_complete_result_replaces_the_table_and_is_never_added_to_it() -> None:
+    """Every batch has all of it: appended, it would be there once for each batch."""
+    p = Pipeline("p", store="sqlite:///x.db")
+
+    def totals(matches: Any) -> Any:
+        return matches.groupBy("team").count()
+
+    p.table("totals", output_mode="complete")(totals)
+    target = p.graph.steps["totals"].target
+    assert isinstance(target, TableTarget)
+    assert target.mode == "replace"
+    with pytest.raises(ConfigError, match="which mode append would add again"):
+        p.table("others", mode="append", output_mode="complete")(totals)

@@ -333,19 +333,21 @@ class Store(Progress):
         self, pipeline: str, topic: str, topic_id: str, partition: int, start: int, now_ms: int
     ) -> FenceRow:
         """The fence of a partition, made at `start` when there is none; counting begins there."""
-        with self._transaction() as cursor:
-            cursor.execute(
-                self._sql(
-                    "INSERT INTO kohort_fence VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-                ),
-                (pipeline, topic, topic_id, partition, start, now_ms),
-            )
-            if cursor.rowcount == 1:
-                counts = (pipeline, topic, partition, start)
-                cursor.execute(self._sql(f"{_NO_COUNTS} ON CONFLICT DO NOTHING"), counts)
+        with self.transaction() as cursor:
+            self.add_fence(cursor, pipeline, FenceRow(topic, topic_id, partition, start), now_ms)
         row = self.fence(pipeline, topic, partition)
         assert row is not None, "a fence that was just made is there"
         return row
+
+    def add_fence(self, cursor: Cursor, pipeline: str, fence: FenceRow, now_ms: int) -> None:
+        """As `open_fence`, within a transaction of the caller's."""
+        made = cursor.execute(
+            "INSERT INTO kohort_fence VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (pipeline, fence.topic, fence.topic_id, fence.partition, fence.next_offset, now_ms),
+        )
+        if made == 1:
+            counts = (pipeline, fence.topic, fence.partition, fence.next_offset)
+            cursor.execute(f"{_NO_COUNTS} ON CONFLICT DO NOTHING", counts)
 
     def apply(self, change: Transaction) -> Applied:
         """Do all of `change` or nothing.

@@ -54,6 +54,7 @@ from kohort.serdes.basic import Serde
 from kohort.setting_keys import check_keywords, merged
 from kohort.spark.checkpoint_files import LOCAL_CHECKPOINTS, is_url
 from kohort.spark.dataframes.graph import (
+    COMPLETE,
     Graph,
     Reference,
     Source,
@@ -62,7 +63,7 @@ from kohort.spark.dataframes.graph import (
     ValueFormat,
     identifier,
 )
-from kohort.spark.outputs.merge_sql import APPEND, UPSERT, TableOutput
+from kohort.spark.outputs.merge_sql import APPEND, REPLACE, UPSERT, TableOutput
 from kohort.spark.outputs.protocol import Step, ignore
 
 if TYPE_CHECKING:
@@ -279,12 +280,20 @@ class Pipeline:
 
         Args:
             output_mode: of a step that keeps state: append, update or complete; default update with
-                a key, else append.
+                a key, else append. With complete, every batch has the whole result: `mode` is
+                replace by default, or upsert.
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
         orders = (order,) if isinstance(order, str) else tuple(order)
-        TableOutput(self.store, table, keys, mode or (UPSERT if keys else APPEND), deletes, orders)
-        return self._step(TableTarget(table, keys, mode, deletes, orders), output_mode)
+        usual = REPLACE if output_mode == COMPLETE else UPSERT if keys else APPEND
+        chosen = mode or usual
+        if output_mode == COMPLETE and chosen == APPEND:
+            raise ConfigError(
+                f"table {table}: with output_mode complete every batch has the whole result, which "
+                "mode append would add again and again; choose replace, or upsert with a key"
+            )
+        TableOutput(self.store, table, keys, chosen, deletes, orders)
+        return self._step(TableTarget(table, keys, chosen, deletes, orders), output_mode)
 
     def topic(
         self,

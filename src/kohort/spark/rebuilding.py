@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kohort.errors import ConfigError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import UNDIRECTED
+from kohort.retry.ledger import FenceRow
 from kohort.retry.policy import retry_topics_among
 from kohort.retry.store import Store
 from kohort.spark.dataframes.graph import TableTarget, TopicTarget
@@ -162,8 +163,7 @@ def _begin(pipeline: Pipeline, store: Store, wanted: Replay, since_ms: int | Non
         return begun
     pipeline.prepare_store(store)
     _check_books(pipeline, store, wanted)
-    shadows.begin(wanted, _now_ms())
-    _open_fences(pipeline, store, since_ms)
+    shadows.begin(wanted, _now_ms(), _fences_at(pipeline, since_ms))
     return wanted
 
 
@@ -225,22 +225,23 @@ def _outputs_of(store: Store, pipeline: str) -> list[tuple[Any, ...]]:
     )
 
 
-def _open_fences(pipeline: Pipeline, store: Store, since_ms: int | None) -> None:
+def _fences_at(pipeline: Pipeline, since_ms: int | None) -> list[FenceRow]:
     """With a time, the fences of the sources at the first records from that time on."""
     if since_ms is None:
-        return
+        return []
     port = ClusterPort(pipeline.client_config)
     try:
         views = port.topics()
         at = [(t, p) for t in pipeline.topics if t in views for p in range(views[t].partitions)]
         first, ends = port.by_time(dict.fromkeys(at, since_ms)), port.latest(at)
-        for topic, partition in at:
-            stamped = first[topic, partition].offset
-            start = ends[topic, partition] if stamped < 0 else stamped
-            topic_id = views[topic].topic_id
-            store.open_fence(pipeline.name, topic, topic_id, partition, start, _now_ms())
     finally:
         port.close()
+    fences: list[FenceRow] = []
+    for topic, partition in at:
+        stamped = first[topic, partition].offset
+        start = ends[topic, partition] if stamped < 0 else stamped
+        fences.append(FenceRow(topic, views[topic].topic_id, partition, start))
+    return fences
 
 
 def _now_ms() -> int:

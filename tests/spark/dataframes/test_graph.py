@@ -29,7 +29,7 @@ def graph(*sources: str, references: tuple[str, ...] = ()) -> Graph:
 
 
 def table(name: str, *key: str) -> TableTarget:
-    return TableTarget(name, key, None, None, ())
+    return TableTarget(name, key, "upsert" if key else "append", None, ())
 
 
 def add(made: Graph, code: str, target: TableTarget | None = None, mode: str | None = None) -> None:
@@ -122,7 +122,6 @@ def test_rows_of_a_stateful_step_are_not_mixed_with_others() -> None:
         ("clean(clean)", "in a circle: clean"),
         ("clean()", "has no parameters"),
         ("matches(x)", "matches is there twice"),
-        ("only(teams)", "reads references only"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(code: str, message: str) -> None:
@@ -131,6 +130,22 @@ def test_what_cannot_be_is_refused_before_anything_runs(code: str, message: str)
         add(made, code)
         made.check()
         shape(made)
+
+
+def test_a_step_needs_a_source() -> None:
+    made = graph("a", references=("teams",))
+    add(made, "x(a)", table("t"))
+    add(made, "only(teams)")
+    with pytest.raises(ConfigError, match="only reads references only"):
+        shape(made)
+
+
+def test_a_source_that_no_step_reads_is_refused() -> None:
+    """Its records would be owed for ever: `until_idle` never ended."""
+    made = graph("a", "b", references=("teams",))
+    add(made, "x(a)", table("t"))
+    with pytest.raises(ConfigError, match="source b is read by no step"):
+        made.check()
 
 
 def test_two_steps_into_one_table_are_refused() -> None:

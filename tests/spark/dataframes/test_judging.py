@@ -79,6 +79,19 @@ def test_the_verdict_of_the_earliest_step_counts() -> None:
     assert found.doubled == {"one"}
 
 
+def test_of_several_verdicts_of_one_step_the_order_of_rows_chooses_none() -> None:
+    """The copy is chosen by the same rule, where rows come in another order."""
+    verdicts = [
+        bad(own(0), permanent=False, reason="a"),
+        bad(own(0), reason="c"),
+        bad(own(0), reason="b"),
+    ]
+    for failed in (verdicts, verdicts[::-1]):
+        found = judge({("in", 0): 1}, [Seen("s", {}, failed, True)], POLICIES, "stage")
+        assert found.failed["in", 0, 0].reason == "b"
+        assert found.doubled == {"s"}
+
+
 def test_a_step_that_only_others_read_loads_nothing() -> None:
     found = judge(
         {("in", 0): 1}, [Seen("s", {AT: OffsetSet.of({0})}, [], False)], POLICIES, "stage"

@@ -149,6 +149,42 @@ def test_a_value_that_a_column_refuses_fails_its_row(
     assert reasons(p) == {"constraint_violated": 3}
 
 
+def test_a_row_that_fails_within_a_filter_fails_alone(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """Spark evaluated the filter before it knew the row's verdict, and the batch never ended."""
+    name = topic(name="rows")
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS rows (number INTEGER)")
+
+    p.source(name, name="rows", schema="goals STRING, team STRING")
+
+    @p.table("rows")
+    def more_than_one(rows: Any) -> Any:
+        return rows.dropna().where("goals > 1").selectExpr("CAST(goals AS INT) AS number")
+
+    goals = ["2", "many", "1", None, "3"]
+    values = [json.dumps({"goals": g, "team": "reds"}).encode() for g in goals]
+    produce(name, *((n % 2, None, value) for n, value in enumerate(values)))
+    p.run("available_now", spark=spark, max_restarts=0)
+    assert loaded(p) == [2, 3]
+    assert reasons(p) == {"CAST_INVALID_INPUT": 1}
+
+
 def test_a_row_whose_delete_breaks_a_constraint_fails_alone(
     spark: SparkSession,
     cluster: Cluster,

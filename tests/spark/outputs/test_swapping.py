@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kohort.errors import ConfigError, StorageError
-from kohort.retry.ledger import FenceMove
+from kohort.retry.ledger import FenceMove, FenceRow
 from kohort.retry.store import Applied, Store, Transaction
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.fence import Batch
@@ -117,6 +117,14 @@ def test_what_cannot_be_swapped_is_refused_before_it_begins(
     with pytest.raises(ConfigError, match=text):
         swapping(store).begin(REPLAY, 1)
     assert swapping(store).replays() == []
+
+
+def test_a_replay_is_noted_with_the_place_where_it_begins(store: Store) -> None:
+    """All or nothing: run again after a kill, it would have begun at the beginning."""
+    shadows = swapping(store)
+    fences = [FenceRow("matches", "id", 0, 3), FenceRow("matches", "id", 1, 0)]
+    shadows.begin(REPLAY, 1, fences)
+    assert store.fences("league-2") == fences
 
 
 def test_a_shadow_of_the_users_own_must_be_empty(store: Store) -> None:

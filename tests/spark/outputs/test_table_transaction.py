@@ -20,6 +20,7 @@ from kohort.retry.store import ConstraintError
 from kohort.retry.stores import open_store
 from kohort.spark.outputs import staging
 from kohort.spark.outputs.fence import Batch, Fence
+from kohort.spark.outputs.late import count_late
 from kohort.spark.outputs.merge_sql import Rejected, TableOutput
 from kohort.spark.outputs.protocol import Attempt, Stored, Written
 from kohort.spark.outputs.staging import Bad, StageSpec, stage
@@ -436,6 +437,35 @@ def test_an_upsert_rejects_too(url: str) -> None:
     assert query.commit(query.stage((1, 7), (3, -1))) == ""
     assert query.rows() == [(1, 7), (3, 3)]
     assert query.store.query(HISTORY + " ORDER BY batch_id") == [(4, 2, 1), (2, 1, 1)]
+    query.close()
+
+
+def test_late_rows_of_a_batch_whose_number_was_used_before(upserts: Query) -> None:
+    """A query begins anew, with a new checkpoint and the old history: the count is replaced."""
+    with upserts.store.transaction() as cursor:
+        count_late(cursor, Batch("q", 1, "old"), 2)
+        count_late(cursor, Batch("q", 1, "new"), 3)
+    late = "SELECT rows_read FROM kohort_batch_history WHERE output = 'late rows'"
+    assert upserts.store.query(late) == [(3,)]
+
+
+def test_nested_values_are_json_as_sparks_own(url: str) -> None:
+    """Maps are objects, and bytes and numbers that JSON lacks are texts."""
+    kind = pa.struct(
+        [
+            ("m", pa.map_(pa.int32(), pa.float64())),
+            ("b", pa.binary()),
+            ("l", pa.list_(pa.map_(pa.string(), pa.bool_()))),
+        ]
+    )
+    types = pa.schema([("k", pa.int32()), ("v", kind)])
+    query = Query(url, ["k", "v"], "CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
+    value = {"m": [(1, float("nan")), (2, float("-inf"))], "b": b"\0a", "l": [[("x", True)], None]}
+    assert query.commit(query.stage((1, value), (2, None), types=types)) == ""
+    ((_, text), (_, nothing)) = query.rows()
+    expected = {"m": {"1": "NaN", "2": "-Infinity"}, "b": "AGE=", "l": [{"x": True}, None]}
+    assert json.loads(text) == expected
+    assert nothing is None
     query.close()
 
 

@@ -55,6 +55,33 @@ def test_a_function_is_called_once_and_sees_each_batch(spark: SparkSession) -> N
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT n FROM rows WHERE n IN (SELECT id FROM names)", [[1], [2]]),
+        ("SELECT n FROM rows WHERE NOT EXISTS (SELECT 1 FROM names WHERE id = n)", [[2], [1]]),
+        ("SELECT n + (SELECT max(id) FROM names) AS n FROM rows", [[2, 3], [3, 4]]),
+    ],
+    ids=["in", "exists", "value"],
+)
+def test_a_subquery_sees_each_batch(
+    spark: SparkSession, query: str, expected: list[list[int]]
+) -> None:
+    """Its frame is no leaf of the plan: every batch saw the empty one, and lost its rows."""
+
+    def step(frames: Frames) -> DataFrame:
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        return spark.sql(query)
+
+    templates = Templates()
+    seen = [
+        templates.apply("step", step, {"rows": rows(spark, 1, 2), "names": names(spark, one=known)})
+        for known in (1, 2)
+    ]
+    assert [sorted(row.n for row in frame.collect()) for frame in seen] == expected
+
+
 def test_two_columns_of_one_name_stay_apart(spark: SparkSession) -> None:
     frame = rows(spark, 1).withColumn("m", F.lit(2)).toDF("x", "x")
     seen = Templates().apply("step", lambda f: f["rows"].toDF("first", "second"), {"rows": frame})

@@ -31,7 +31,12 @@ from kohort.spark.dataframes.columns import (
 from kohort.spark.dataframes.graph import Graph, Reference, Source, Stage, Step
 from kohort.spark.formats import RowFormat, ddl_of, types_of
 from kohort.spark.formats.types import quoted
-from kohort.spark.plans.logical import carried, check_narrow, is_stateful
+from kohort.spark.plans.logical import (
+    carried,
+    check_narrow,
+    dropna_of,
+    is_stateful,
+)
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
     stateful: dict[str, bool] = {}
     for step in graph.ordered():
         frame = call(step, frames)
+        _check_hidden(step, frame)
         stateful[step.name] = is_stateful(frame)
         if stateful[step.name]:  # its inputs come from intermediate topics
             plain = {n: _plain(spark, frames[n]) for n in graph.rows_of(step)}
@@ -100,7 +106,7 @@ def call(step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
             f"step {step.name} returned {type(made).__name__}; a step returns a DataFrame, or the "
             "text of a SELECT over its inputs"
         )
-    return made
+    return dropna_of(made, HIDDEN)
 
 
 def _raw_schema(source: Source, values: Mapping[str, RowFormat]) -> StructType:
@@ -133,6 +139,16 @@ def _plain(spark: SparkSession, frame: DataFrame) -> DataFrame:
 def _stream(spark: SparkSession, schema: StructType) -> DataFrame:
     ticks = spark.readStream.format("rate").load()
     return ticks.select(*(F.lit(None).cast(f.dataType).alias(f.name) for f in schema.fields))
+
+
+def _check_hidden(step: Step, frame: DataFrame) -> None:
+    """Refuse a step that makes another column of a hidden one, such as a cast of every column."""
+    kinds = {f.name: f.dataType for f in frame.schema.fields}
+    if ORIGIN in kinds and not isinstance(kinds[ORIGIN], StructType):
+        raise UsageError(
+            f"step {step.name} changes the column {ORIGIN}, by which Kohort knows the record of a "
+            f"row. Leave it as it is, or out: [c for c in rows.columns if c != {ORIGIN!r}]"
+        )
 
 
 def _check_event_time(source: Source, frame: DataFrame) -> None:

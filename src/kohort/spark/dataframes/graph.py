@@ -26,7 +26,8 @@ COLUMN_FORMATS: Final = (*FORMATS, "text", "bytes")
 _NAMES: Final = Names(
     "format", "schema", "subject", "message", "schema_registry", "schema_evolution"
 )
-OUTPUT_MODES: Final = ("append", "update", "complete")
+COMPLETE: Final = "complete"
+OUTPUT_MODES: Final = ("append", "update", COMPLETE)
 _NOT_IN_NAMES: Final = re.compile(r"\W")
 
 
@@ -96,7 +97,7 @@ class TableTarget:
 
     table: str
     key: tuple[str, ...]
-    mode: str | None
+    mode: str
     deletes: str | None
     order: tuple[str, ...]
 
@@ -241,8 +242,15 @@ class Graph:
     # Resolving
 
     def check(self) -> None:
-        """Refuse steps that read what is not there, or each other in a circle."""
+        """Refuse steps that read what is not there, or each other in a circle, and sources that
+        nobody reads: their records would be owed for ever."""
         self.ordered()
+        read = {name for step in self.steps.values() for name in step.inputs}
+        if self.steps and (unread := [name for name in self.sources if name not in read]):
+            raise ConfigError(
+                f"source {unread[0]} is read by no step; take it out, or name it as a parameter of "
+                "a step"
+            )
         if self.steps and not self.sources:
             raise ConfigError("steps need a source: pipeline.source(TOPIC, ...)")
         tables: dict[str, str] = {}

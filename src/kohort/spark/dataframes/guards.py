@@ -28,6 +28,7 @@ from kohort.spark.plans.logical import (
     CHANCE,
     ONE_TO_ONE,
     PROJECT,
+    SUBQUERY,
     analyzed,
     attribute,
     contains,
@@ -39,7 +40,7 @@ KEPT: Final = "_kohort_kept"
 """Whether no filter drops the row; absent without a filter."""
 _PASSES: Final = "_kohort_passes"
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
-_OUTSIDE: Final = (CHANCE, "PYTHON_UDF", "PLAN_EXPRESSION")
+_OUTSIDE: Final = (CHANCE, "PYTHON_UDF", SUBQUERY)
 """Patterns of expressions that a condition around them does not guard, or that a second
 evaluation would change."""
 

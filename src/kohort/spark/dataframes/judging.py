@@ -2,7 +2,8 @@
 
 Rules:
 - An input passes its stage as a whole: where one of its rows has a verdict, in any step, none of
-  its rows is loaded. The verdict of the earliest step counts, of one step any.
+  its rows is loaded. The verdict of the earliest step counts; of several of one step the least by
+  `Failed.rank`, by which the copy is chosen, too.
 - A copy that the ledger does not owe is *inert*: it is left out before any step sees it.
 - Counts balance by construction: what was read is loaded, filtered, scheduled or failed.
 """
@@ -33,6 +34,11 @@ class Failed:
     permanent: bool
     reason: str
     message: str
+
+    @property
+    def rank(self) -> tuple[bool, str, str]:
+        """Verdicts of one input in one step in their order: a permanent one comes first."""
+        return (not self.permanent, self.reason, self.message)
 
     def is_last(self, policy: RetryPolicy) -> bool:
         """Whether it goes to the dead-letter topic."""
@@ -117,13 +123,16 @@ def judge(
     found = Judgement()
     for node in nodes:
         own = found.by_node.setdefault(node.node, set())
+        chosen: dict[Place, Failed] = {}
         for failed in node.failed:
             place = failed.attempt.position
-            if place in own:
+            if place in found.failed:
+                continue
+            if place in chosen:
                 found.doubled.add(node.node)
-            elif place not in found.failed:
-                found.failed[place] = failed
-                own.add(place)
+            chosen[place] = min(failed, chosen.get(place, failed), key=lambda each: each.rank)
+        found.failed |= chosen
+        own.update(chosen)
     for node in nodes:
         _withhold(found, node)
     ended: dict[TopicPartition, list[int]] = {}

@@ -323,11 +323,7 @@ class NarrowBatch:
             others = self.judgement.failed.keys() - places
             frame = _without(self._failing(node), others)
             if node in self.judgement.doubled:
-                place = [f"{ORIGIN}.{name}" for name in _PLACE]
-                numbered = frame.select(
-                    *HIDDEN, *(F.col(p).alias(f"p{i}") for i, p in enumerate(place))
-                )
-                frame = numbered.dropDuplicates(["p0", "p1", "p2"]).select(*HIDDEN)
+                frame = first_verdicts(frame)
             parts.append(frame)
         if self._strangers:
             parts.append(self._stranger_rows())
@@ -472,7 +468,11 @@ class NarrowBatch:
         self._left_out |= {s.attempt.position for s in self._strangers}
 
     def _judged_before(self, frame: DataFrame) -> DataFrame:
-        """The frame with the verdicts that an earlier attempt at this batch has found."""
+        """The frame with the verdicts that an earlier attempt at this batch has found.
+
+        It is a leaf of the plans: Spark would evaluate a step's filter below the join, and so for
+        the rows that have a verdict.
+        """
         if not self.extra:
             return frame
         found = pa.table(
@@ -492,7 +492,7 @@ class NarrowBatch:
         verdict = F.when(F.col("x_reason").isNotNull(), verdict)
         joined = frame.join(known, at[0] & at[1] & at[2], "left")
         judged = joined.withColumn(VERDICT, F.coalesce(F.col(VERDICT), verdict))
-        return judged.drop(*known.columns)
+        return self._once(judged.drop(*known.columns))
 
     def _seen(self, looked: pa.Table) -> list[Seen]:
         """The inputs behind the rows of every node."""
@@ -563,6 +563,15 @@ def _without(frame: DataFrame, places: Collection[Place]) -> DataFrame:
         return frame
     other, same = _places(frame, places)
     return frame.join(other, same, "left_anti")
+
+
+def first_verdicts(rows: DataFrame) -> DataFrame:
+    """Hidden columns, a row for each input: with the verdict of it that `judge` chooses."""
+    verdict, message = F.col(VERDICT), F.coalesce(F.col(f"{VERDICT}.message"), F.lit(""))
+    rank = F.struct(~verdict["permanent"], verdict["reason"], message)
+    place = [F.col(f"{ORIGIN}.{name}").alias(name) for name in _PLACE]
+    first = F.min_by(F.struct(*HIDDEN), rank)
+    return rows.groupBy(*place).agg(first.alias("first")).select("first.*")
 
 
 def _only(frame: DataFrame, places: Collection[Place]) -> DataFrame:

@@ -165,7 +165,7 @@ class ReferenceTable:
             raise ConfigError(
                 f"reference {self.reference.name}: topic {self.reference.topic} holds more than "
                 f"{self.reference.max_bytes >> 20} MiB of rows. A reference is held in the "
-                "driver and in every task: raise max_bytes=, or read the topic as a source and "
+                "driver and in every task: raise max_size=, or read the topic as a source and "
                 "join the two streams"
             )
 

@@ -47,7 +47,7 @@ from kohort.spark.outputs.cancelled import cut_off
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.kafka import TopicTransaction
 from kohort.spark.outputs.late import count_late
-from kohort.spark.outputs.merge_sql import APPEND, UPSERT, TableOutput
+from kohort.spark.outputs.merge_sql import TableOutput
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import (
     Attempt,
@@ -207,7 +207,7 @@ class StageFunction:
                 self._two_jobs_until = batch.batch_id
             except Exception as error:  # a row's, of any class
                 found = self._isolated(frame, batch, database, error, verdicts)
-                if not found:
+                if found.keys() <= verdicts.keys():
                     raise
                 log.warning(
                     "%s: %d records make the batch fail and are dead letters or retries now; "
@@ -547,5 +547,5 @@ def _constant(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:
 
 
 def _table_output(store_url: str, target: TableTarget) -> TableOutput:
-    mode = target.mode or (UPSERT if target.key else APPEND)
-    return TableOutput(store_url, target.table, target.key, mode, target.deletes, target.order)
+    how = (target.key, target.mode, target.deletes, target.order)
+    return TableOutput(store_url, target.table, *how)

@@ -9,9 +9,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +19,7 @@ from pyspark.sql import functions as F
 
 from kohort.retry.fenced import CONSTRAINT_REASON
 from kohort.retry.sql_statements import Effect, Execute, Insert, Upsert, quote, statements
+from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import ORIGIN, visible
@@ -28,8 +27,8 @@ from kohort.spark.dataframes.graph import TableTarget
 from kohort.spark.dataframes.isolating import RowFailure, Span, culprits, row_failure
 from kohort.spark.dataframes.judging import Place
 from kohort.spark.dataframes.narrow import NarrowBatch
-from kohort.spark.outputs.merge_sql import REPLACE
-from kohort.spark.outputs.staging import StageSpec, copy_lines, copy_statement
+from kohort.spark.outputs.merge_sql import REPLACE, UPSERT
+from kohort.spark.outputs.staging import StageSpec, copy_lines, copy_statement, rows_to_try
 from kohort.spark.outputs.violations import check_count
 
 _UNDONE: Final = "ROLLBACK TO SAVEPOINT kohort_trial"
@@ -54,10 +53,13 @@ def failing_records(
     try:
 
         def fails(spans: Sequence[Span]) -> str | None:
+            trial = batch_of(kept.where(_within(spans)))
             try:
-                batch_of(kept.where(_within(spans))).try_out()
+                trial.try_out()
             except Exception as again:  # any error of a job is text to look at
                 return str(again)
+            finally:
+                trial.close()
             return None
 
         spans = [Span(t, p, span.start[t, p], end) for (t, p), end in span.end.items()]
@@ -81,7 +83,8 @@ def broken_records(batch: NarrowBatch) -> dict[Place, RowFailure]:
     trials: list[_Trial] = []
     for step in batch.plan.stage.targets:
         if isinstance(step.target, TableTarget) and step.target.mode != REPLACE:
-            rows = batch.output(step.name, "places", _with_place).toArrow().to_pylist()
+            table = batch.output(step.name, "places", _with_place).toArrow()
+            rows = rows_to_try(table, sqlite=isinstance(batch.store, SqliteStore))
             made = [_trial(step.target, row) for row in rows]
             trials += sorted(made, key=lambda trial: not trial.deletes)
     broken = batch.store.probe([statements([trial.effect]) for trial in trials])
@@ -100,12 +103,11 @@ class _Trial(NamedTuple):
 def _trial(target: TableTarget, row: dict[str, Any]) -> _Trial:
     place = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
     deletes = target.deletes is not None and bool(row.pop(target.deletes))
-    plain = {name: _plain(value) for name, value in row.items()}
     if deletes:
-        return _Trial(place, _deletion(target, plain), deletes)
-    if target.key and target.mode != "append":
-        return _Trial(place, Upsert(target.table, plain, target.key), deletes)
-    return _Trial(place, Insert(target.table, plain), deletes)
+        return _Trial(place, _deletion(target, row), deletes)
+    if target.mode == UPSERT:
+        return _Trial(place, Upsert(target.table, row, target.key), deletes)
+    return _Trial(place, Insert(target.table, row), deletes)
 
 
 def _deletion(target: TableTarget, row: Mapping[str, Any]) -> Execute:
@@ -182,13 +184,6 @@ _PLACE = ("topic", "partition", "offset")
 def _with_place(rows: DataFrame) -> DataFrame:
     place = [F.col(f"{ORIGIN}.{name}").alias(f"_{name}") for name in _PLACE]
     return rows.select(*place, *visible(rows).columns)
-
-
-def _plain(value: Any) -> Any:
-    """A value as both databases take it for a parameter."""
-    if isinstance(value, dict | list):
-        return json.dumps(value, default=str)
-    return str(value) if isinstance(value, Decimal) else value
 
 
 def _within(spans: Sequence[Span]) -> Column:

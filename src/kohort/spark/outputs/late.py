@@ -25,7 +25,9 @@ LATE_ROWS: Final = "late rows"
 _METRIC: Final = "numRowsDroppedByWatermark"
 _INSERT: Final = (
     "INSERT INTO kohort_batch_history (query, batch_id, output, rows_read, rows_loaded, "
-    "rows_deleted, committed_at) VALUES (?, ?, ?, ?, 0, 0, ?)"
+    "rows_deleted, committed_at) VALUES (?, ?, ?, ?, 0, 0, ?) "
+    "ON CONFLICT (query, batch_id, output) DO UPDATE SET rows_read = excluded.rows_read, "
+    "committed_at = excluded.committed_at"
 )
 
 

@@ -15,7 +15,9 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import base64
 import json
+import math
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -224,10 +226,41 @@ def _as_text(column: pa.Array) -> pa.Array:
 
 
 def _as_json(column: pa.Array) -> pa.Array:
-    values = column.to_pylist()
-    return pa.array(
-        [None if v is None else json.dumps(v, default=str) for v in values], pa.string()
-    )
+    """Texts of JSON as Spark's `to_json` makes them: maps as objects, bytes in base64, and numbers
+    that JSON lacks as text; times are as everywhere in a table."""
+    values = (_json_value(value, column.type) for value in column.to_pylist())
+    return pa.array([None if v is None else json.dumps(v, default=str) for v in values])
+
+
+def _json_value(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_json_key(k): _json_value(v, kind.item_type) for k, v in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _json_value(value[field.name], field.type) for field in kind}
+    if pa.types.is_nested(kind):
+        return [_json_value(each, kind.value_type) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _json_key(key: Any) -> str:
+    if isinstance(key, bool):
+        return str(key).lower()
+    return base64.b64encode(key).decode() if isinstance(key, bytes) else str(key)
+
+
+def rows_to_try(table: pa.Table, *, sqlite: bool) -> Iterator[dict[str, Any]]:
+    """Rows as parameters of statements: with the values that tasks stage."""
+    convert = _plain if sqlite else _as_text
+    for batch in table.to_batches():
+        columns = [convert(column).to_pylist() for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(batch.schema.names, values, strict=True))
 
 
 def _into_sqlite(spec: StageSpec, path: Path, attempt: int, batches: Rows) -> int:

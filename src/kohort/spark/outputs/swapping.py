@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kohort.errors import ConfigError, StorageError
+from kohort.retry.ledger import FenceRow
 from kohort.retry.sql_statements import quote
 from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import Cursor, Store, StoreBusyError
@@ -105,8 +106,11 @@ class Swapping:
         rows = self.store.query("SELECT pipeline, replaces, tables, swapped_at FROM kohort_replay")
         return [Replay(p, r, json.loads(t), at is not None) for p, r, t, at in rows]
 
-    def begin(self, replay: Replay, now_ms: int) -> None:
-        """Make the shadow tables, and note the replay.
+    def begin(self, replay: Replay, now_ms: int, fences: Sequence[FenceRow] = ()) -> None:
+        """Make the shadow tables, and note the replay and where it begins, all or nothing.
+
+        Args:
+            fences: of partitions that are not read from their beginning.
 
         Raises ConfigError when a table cannot be swapped.
         """
@@ -124,6 +128,8 @@ class Swapping:
                 "INSERT INTO kohort_replay VALUES (?, ?, ?, ?, NULL)",
                 (replay.pipeline, replay.replaces, json.dumps(dict(replay.tables)), now_ms),
             )
+            for fence in fences:
+                self.store.add_fence(cursor, replay.pipeline, fence, now_ms)
 
     def _check(self, cursor: Cursor, replay: Replay) -> None:
         for table in replay.tables:

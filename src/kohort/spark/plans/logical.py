@@ -27,6 +27,8 @@ from kohort.errors import UsageError
 
 CHANCE: Final = "EXPRESSION_WITH_RANDOM_SEED"
 """Spark's tree pattern of `rand()`, `uuid()` and the like, whose seed is part of the plan."""
+SUBQUERY: Final = "PLAN_EXPRESSION"
+"""Spark's tree pattern of `IN (SELECT ...)`, `EXISTS` and queries in the place of a value."""
 PROJECT: Final = "org.apache.spark.sql.catalyst.plans.logical.Project"
 NARROW: Final = frozenset(
     {
@@ -41,7 +43,6 @@ NARROW: Final = frozenset(
         "RebalancePartitions",
         "ResolvedHint",
         "UnresolvedHint",
-        "EventTimeWatermark",
         "Join",
         "WithCTE",
         "CTERelationDef",
@@ -49,6 +50,10 @@ NARROW: Final = frozenset(
     }
 )
 ONE_TO_ONE: Final = frozenset({"Project", "SubqueryAlias", "View"})
+_DROPNA: Final = "AtLeastNNonNulls"
+"""The condition of `dropna`."""
+_AT_LEAST: Final = f"org.apache.spark.sql.catalyst.expressions.{_DROPNA}"
+_FILTER: Final = "org.apache.spark.sql.catalyst.plans.logical.Filter"
 STATEFUL: Final = frozenset(
     {
         "Aggregate",
@@ -154,8 +159,53 @@ def check_narrow(frame: DataFrame, step: str) -> None:
     """
     for node in _nodes(analyzed(frame)):
         inner = node.isStreaming() and node.children().size() > 0
+        if inner and node.nodeName() == "EventTimeWatermark":
+            raise LostOriginError(
+                f"step {step}: withWatermark has no effect here. Rows go on through a topic, which "
+                "keeps no watermark; call it in the step that has the window, join or "
+                "deduplication"
+            )
         if inner and node.nodeName() not in NARROW:
             raise LostOriginError(_lost(step, node.nodeName()))
+
+
+def dropna_of(frame: DataFrame, hidden: Sequence[str]) -> DataFrame:
+    """The frame with `dropna()` over columns that are not hidden.
+
+    It names every column, and a hidden one is null where nothing is wrong.
+    """
+    plan = analyzed(frame)
+    made = _DropNa(frame, hidden).plan(plan)
+    return frame if made is plan else dataset(frame, made)
+
+
+class _DropNa:
+    """The rewriting of filters that `dropna` has made."""
+
+    def __init__(self, frame: DataFrame, hidden: Sequence[str]) -> None:
+        self._frame, self._hidden = frame, hidden
+
+    def plan(self, plan: Any) -> Any:
+        """The plan with its filters rewritten; the same object where it has none."""
+        before = _children(plan)
+        after = [self.plan(child) for child in before]
+        if plan.nodeName() == "Filter" and plan.condition().nodeName() == _DROPNA:
+            return java_class(self._frame, _FILTER)(self._condition(plan.condition()), after[0])
+        if all(new is old for new, old in zip(after, before, strict=True)):
+            return plan
+        return plan.withNewChildren(self._seq(after))
+
+    def _condition(self, condition: Any) -> Any:
+        kept = [column for column in _children(condition) if not self._is_hidden(column)]
+        least = min(condition.n(), len(kept))
+        return java_class(self._frame, _AT_LEAST)(least, self._seq(kept))
+
+    def _is_hidden(self, column: Any) -> bool:
+        return column.nodeName() == "AttributeReference" and column.name() in self._hidden
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        to_seq = java_class(self._frame, "org.apache.spark.api.python.PythonUtils").toSeq
+        return to_seq(items)
 
 
 def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> DataFrame:

@@ -28,12 +28,12 @@ from weakref import WeakKeyDictionary
 from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame
 
-from kohort.spark.plans.logical import CHANCE, analyzed, as_rdd, contains
+from kohort.spark.plans.logical import CHANCE, SUBQUERY, analyzed, as_rdd, contains
 
 _CONSTANTS: Final = frozenset({"LocalTableScan"})
 _KNOWN: Final[WeakKeyDictionary[DataFrame, _Leaf]] = WeakKeyDictionary()
 """Several plans of a batch read the same frames, and asking the JVM takes time."""
-_OF_ONE_BATCH: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", CHANCE)
+_OF_ONE_BATCH: Final = ("CURRENT_LIKE", SUBQUERY, CHANCE)
 _EXPRESSION_ID: Final = re.compile(r"#\d+L?")
 
 

@@ -8,7 +8,8 @@ Rules:
   a function joins a frame with itself.
 - So a step is called when its query starts, as everything else that defines a query of Spark's.
 - A plan with a random seed (`rand()`, `uuid()`) is no template: the function is called for each
-  batch, or every batch would draw the same values.
+  batch, or every batch would draw the same values. Neither is one with a subquery, whose frames are
+  no leaves of the plan: it would read the empty ones.
 
 Spark's classic API is needed: the plan is the JVM's.
 """
@@ -26,6 +27,7 @@ from pyspark.sql import DataFrame
 from kohort.spark.plans.logical import (
     CHANCE,
     PROJECT,
+    SUBQUERY,
     analyzed,
     contains,
     dataset,
@@ -50,13 +52,13 @@ class Templates:
         Args:
             key: tells functions apart. Frames of one key have the same columns every time.
             function: called once for the key, with frames of the same names and columns; for each
-                batch where its plan holds a random seed.
+                batch where its plan holds a random seed or a subquery.
             frames: what this batch has. At least one.
         """
         template = self._made.get(key)
         if template is None:
             template = self._made[key] = _Template.of(function, frames)
-        return function(frames) if template.seeded else template.bound(frames)
+        return function(frames) if template.of_one_batch else template.bound(frames)
 
 
 @dataclass
@@ -118,12 +120,12 @@ class _Template:
     Args:
         plan: as it is, where it depends on no frame.
         root: where its leaves are; None where it has none.
-        seeded: it holds a random seed, so another batch with it would draw the same values.
+        of_one_batch: it holds a random seed or a subquery, so another batch calls the function.
     """
 
     plan: Any
     root: _Branch | _Leaf | None
-    seeded: bool
+    of_one_batch: bool
 
     @classmethod
     def of(cls, function: Function, frames: Mapping[str, DataFrame]) -> _Template:
@@ -132,7 +134,7 @@ class _Template:
         leaves = {analyzed(frame).rdd().id(): name for name, frame in empty.items()}
         made = function(empty)
         plan = analyzed(made)
-        return cls(plan, _traced(plan, leaves), contains(made, CHANCE))
+        return cls(plan, _traced(plan, leaves), contains(made, CHANCE, SUBQUERY))
 
     def bound(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """The plan over frames of a batch."""
