@@ -288,7 +288,7 @@ TELLTALE = {
     "in words": (r"\bin words\b", 1),
     "for good, tried on, so long as": (r"\b(?:for good|tried on|so long as)\b", 0),
     "so long": (r"\bso long\b(?! as)", 1),
-    "somebody, nobody": (r"\b(?:somebody|nobody)\b", 132),
+    "somebody, nobody": (r"\b(?:somebody|nobody)\b", 119),
     "stands": (r"\b(?:stands?|stood)\b", 11),
     "to be had": (r"\bto be had\b", 0),
     "told": (r"\btold\b", 17),

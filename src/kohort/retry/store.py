@@ -334,20 +334,10 @@ class Store(Progress):
     ) -> FenceRow:
         """The fence of a partition, made at `start` when there is none; counting begins there."""
         with self.transaction() as cursor:
-            self.add_fence(cursor, pipeline, FenceRow(topic, topic_id, partition, start), now_ms)
+            add_fence(cursor, pipeline, FenceRow(topic, topic_id, partition, start), now_ms)
         row = self.fence(pipeline, topic, partition)
         assert row is not None, "a fence that was just made is there"
         return row
-
-    def add_fence(self, cursor: Cursor, pipeline: str, fence: FenceRow, now_ms: int) -> None:
-        """As `open_fence`, within a transaction of the caller's."""
-        made = cursor.execute(
-            "INSERT INTO kohort_fence VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (pipeline, fence.topic, fence.topic_id, fence.partition, fence.next_offset, now_ms),
-        )
-        if made == 1:
-            counts = (pipeline, fence.topic, fence.partition, fence.next_offset)
-            cursor.execute(f"{_NO_COUNTS} ON CONFLICT DO NOTHING", counts)
 
     def apply(self, change: Transaction) -> Applied:
         """Do all of `change` or nothing.
@@ -672,6 +662,17 @@ class Store(Progress):
         if self._pid != os.getpid():  # forked: the parent's connections are not ours to touch
             self._writer = self._reader = None
             self._pid = os.getpid()
+
+
+def add_fence(cursor: Cursor, pipeline: str, fence: FenceRow, now_ms: int) -> None:
+    """The fence of a partition, in a transaction, where there is none; counting begins there."""
+    made = cursor.execute(
+        "INSERT INTO kohort_fence VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (pipeline, fence.topic, fence.topic_id, fence.partition, fence.next_offset, now_ms),
+    )
+    if made == 1:
+        counts = (pipeline, fence.topic, fence.partition, fence.next_offset)
+        cursor.execute(f"{_NO_COUNTS} ON CONFLICT DO NOTHING", counts)
 
 
 def _from_row(row: LedgerRow) -> tuple[Any, ...]:

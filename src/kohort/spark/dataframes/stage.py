@@ -1,5 +1,7 @@
 """One stage's function for `foreachBatch`: compute a micro-batch, commit it as one transaction.
 
+Shell: connections, which the thread of the batches or the one that ends the query closes.
+
 Rules (ADR 0019, ADR 0023):
 - The database decides: its transaction holds the batch fence, the positions of every partition, the
   rows, the ledger and the counts. Topics, retries and dead letters are one Kafka transaction.

@@ -22,7 +22,7 @@ from kohort.errors import ConfigError, StorageError
 from kohort.retry.ledger import FenceRow
 from kohort.retry.sql_statements import quote
 from kohort.retry.sqlite import SqliteStore
-from kohort.retry.store import Cursor, Store, StoreBusyError
+from kohort.retry.store import Cursor, Store, StoreBusyError, add_fence
 
 MAX_NAME_CHARS: Final = 63
 """Of a table's name in PostgreSQL."""
@@ -129,7 +129,7 @@ class Swapping:
                 (replay.pipeline, replay.replaces, json.dumps(dict(replay.tables)), now_ms),
             )
             for fence in fences:
-                self.store.add_fence(cursor, replay.pipeline, fence, now_ms)
+                add_fence(cursor, replay.pipeline, fence, now_ms)
 
     def _check(self, cursor: Cursor, replay: Replay) -> None:
         for table in replay.tables:

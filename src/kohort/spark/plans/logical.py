@@ -161,8 +161,8 @@ def check_narrow(frame: DataFrame, step: str) -> None:
         inner = node.isStreaming() and node.children().size() > 0
         if inner and node.nodeName() == "EventTimeWatermark":
             raise LostOriginError(
-                f"step {step}: withWatermark has no effect here. Rows go on through a topic, which "
-                "keeps no watermark; call it in the step that has the window, join or "
+                f"step {step}: withWatermark has no effect here. Rows continue through a topic, "
+                "which keeps no watermark; call it in the step that has the window, join or "
                 "deduplication"
             )
         if inner and node.nodeName() not in NARROW:
