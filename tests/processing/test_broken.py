@@ -738,7 +738,7 @@ class Idle(Transactor):
     def _judge(self, items):
         raise AssertionError
 
-    def _take_over(self, starts):
+    def _take_over(self, starts) -> dict[tuple[str, int], shell.Start]:
         raise AssertionError
 
     def _close(self):
@@ -808,7 +808,7 @@ class Commits:
     def __init__(self, consumer: Keeps) -> None:
         self.consumer, self.batches = consumer, 0
 
-    def start(self, report) -> None:
+    def start(self, report, is_stopped) -> None:
         self.report = report
 
     def take_over(self, starts):

@@ -24,7 +24,7 @@ from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine, Verdict
 from kohort.processing.runtime.publishing import Publisher
 from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
-from kohort.processing.runtime.runner import Runner, Start
+from kohort.processing.runtime.runner import LAST_WAIT_S, Runner, Start
 from kohort.processing.runtime.store_transactor import BY_STORE
 from kohort.processing.runtime.transactor import Broken, Judged, Transactor
 
@@ -64,11 +64,11 @@ class ExactRunner(Runner):
         self._again_ms = self.steady_ms()
         self._nobody_commits = False
         self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.transactor.start(self.post)
+        self.transactor.start(self.post, lambda: self._stopping)
         try:
             super().run(publisher, retry_poller)
         finally:
-            self.transactor.stop(self.timing.drain_ms / 1_000)
+            self.transactor.stop(LAST_WAIT_S if self._hurried else self.timing.drain_ms / 1_000)
 
     def _unanswered(self) -> str:
         """A store that answers nothing, as a locked one, raises nothing."""
