@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -155,3 +155,112 @@ def test_a_stop_while_no_broker_answers_is_no_error() -> None:
     runner = Runner(Engine([route()], crash_guard=False), fake(Away()), [])
     runner.run(fake(Keeps()), None)
     assert not runner.engine.partitions
+
+
+class Moves(Keeps):
+    """A consumer that reads on, though there are no records. A poll takes 250 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 0
+        self.mine = {TP}
+        self.sought: list[int] = []
+
+    def poll(self, timeout_s: float) -> tuple[()]:
+        self.now_ms += 250
+        self.position += 1
+        return super().poll(timeout_s)
+
+    def assignment(self) -> set[TopicPartition]:
+        return self.mine
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self.sought.append(offset)
+        self.position = offset
+
+
+class Fences:
+    """A store that another member takes a partition over from, just before these batches.
+
+    Args:
+        row: where it says that the partition continues, once it was taken over by the other.
+    """
+
+    def __init__(self, consumer: Moves, fenced: Collection[int], row: int | None = None) -> None:
+        self.consumer, self.fenced, self.row = consumer, fenced, row
+        self.taken_ms: list[int] = []
+        self.ends: list[int] = []
+
+    def start(self, report: Callable[[Verdict], None], is_stopped: object) -> None:
+        self.report = report
+
+    def take_over(self, starts: Mapping[tuple[str, int], Start]) -> dict[tuple[str, int], Start]:
+        self.taken_ms.append(self.consumer.now_ms)
+        return dict.fromkeys(starts, Start(self.row if self.ends else None, ""))
+
+    def submit(self, batch: Batch, member: object) -> None:
+        self.ends += [commit.offset for commit in batch.commits.values()]
+        if len(self.ends) in self.fenced:
+            self.report(Verdict(batch, KohortError("was faster"), fenced=list(batch.commits)))
+        else:
+            self.report(Verdict(batch))
+
+    def stop(self, timeout_s: float) -> None:
+        pass
+
+
+def run_fenced(store: Fences, seconds: int) -> ExactRunner:
+    """A runner on such a store, after so many seconds."""
+    consumer = store.consumer
+    runner = ExactRunner(
+        ExactEngine([route()], crash_guard=False),
+        fake(consumer),
+        [],
+        now_ms=lambda: consumer.now_ms,
+        steady_ms=lambda: consumer.now_ms,
+    )
+    polled = consumer.polled
+
+    def stop_in_time() -> None:
+        polled()
+        if consumer.now_ms >= seconds * 1_000:
+            runner.stop()
+
+    consumer.polled = stop_in_time
+    runner.transactor = fake(store)
+    runner.run(fake(Keeps()), None)
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("row", "begins"), [(None, 2), (7, 7)], ids=["nobody-committed", "the-other-went-on"]
+)
+def test_a_member_that_keeps_a_fenced_partition_takes_it_over_again(row, begins) -> None:
+    """A former owner's take-over came last, and the group's owner never worked on it again."""
+    store = Fences(Moves(), {1}, row)
+    run_fenced(store, 8)
+    first_ms, again_ms = store.taken_ms
+    assert again_ms - first_ms >= 1_000, "not at once: the other may not know it yet"
+    assert store.consumer.sought[-1] == begins, "what was read and not committed is read again"
+    assert len(store.ends) > 3
+    assert begins < store.ends[1] <= begins + 8
+
+
+def test_a_fenced_partition_that_is_no_longer_ours_is_left_to_its_owner() -> None:
+    store = Fences(Moves(), {1})
+
+    def lost() -> None:
+        if store.ends:
+            store.consumer.mine = set()
+
+    store.consumer.polled = lost
+    run_fenced(store, 8)
+    assert len(store.taken_ms) == 1
+    assert store.consumer.sought == []
+
+
+def test_two_members_that_both_hold_a_partition_take_it_over_once_a_second_at_most() -> None:
+    """One of them is a zombie and will hear of it; until then, neither only fences the other."""
+    store = Fences(Moves(), range(1_000))
+    run_fenced(store, 20)
+    assert 5 <= len(store.taken_ms) <= 20
