@@ -285,11 +285,11 @@ class Port:
     def __init__(self) -> None:
         self.asked = 0
 
-    def latest(self, wanted):
+    def latest(self, wanted, timeout_s=None, *, partial=False):
         self.asked += 1
         return dict.fromkeys(wanted, 0)
 
-    def by_time(self, wanted):
+    def by_time(self, wanted, timeout_s=None):
         return dict.fromkeys(wanted, Stamped(-1, -1))
 
     max_timestamp = by_time
@@ -353,7 +353,7 @@ def test_whoever_looks_at_the_depths_hears_what_is_so_now(patient: None) -> None
     now, latest = [1_000_000], [0]
 
     class Growing(Port):
-        def latest(self, wanted):
+        def latest(self, wanted, timeout_s=None, *, partial=False):
             return dict.fromkeys(wanted, latest[0])
 
     at = ("orders.billing.retry.1h", 0)
@@ -376,7 +376,7 @@ def test_the_depths_count_from_where_whoever_asks_has_read(patient: None) -> Non
     """Records that were read since the gate was told last are neither unread nor held up."""
 
     class Full(Port):
-        def latest(self, wanted):
+        def latest(self, wanted, timeout_s=None, *, partial=False):
             return dict.fromkeys(wanted, 4)
 
     at = ("orders.billing.retry.0s", 0)
@@ -395,7 +395,7 @@ def test_what_the_gate_asks_for_itself_makes_no_depth_young(patient: None) -> No
     now, latest = [1_000_000], [0]
 
     class Growing(Port):
-        def latest(self, wanted):
+        def latest(self, wanted, timeout_s=None, *, partial=False):
             return dict.fromkeys(wanted, latest[0])
 
     entry, retry_topic = ("orders.billing.retry.0s", 0), ("orders.billing.retry.1h", 0)
@@ -420,7 +420,7 @@ def test_a_cluster_that_does_not_answer_leaves_the_last_depths(
     now, away = [1_000_000], [False]
 
     class Leaving(Port):
-        def latest(self, wanted):
+        def latest(self, wanted, timeout_s=None, *, partial=False):
             if away[0]:
                 raise KafkaTimeoutError("nobody answers")
             return dict.fromkeys(wanted, 3)
@@ -738,7 +738,7 @@ class Idle(Transactor):
     def _judge(self, items):
         raise AssertionError
 
-    def _take_over(self, starts):
+    def _take_over(self, starts) -> dict[tuple[str, int], shell.Start]:
         raise AssertionError
 
     def _close(self):
@@ -808,7 +808,7 @@ class Commits:
     def __init__(self, consumer: Keeps) -> None:
         self.consumer, self.batches = consumer, 0
 
-    def start(self, report) -> None:
+    def start(self, report, is_stopped) -> None:
         self.report = report
 
     def take_over(self, starts):

@@ -172,7 +172,7 @@ class Refused:
         self.left -= 1
         self.report(Verdict(batch, error, refused=sent))
 
-    def start(self, report) -> None:
+    def start(self, report, is_stopped=None) -> None:
         self.report = report
 
     def stop(self, timeout_s: float) -> None:

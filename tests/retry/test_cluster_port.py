@@ -9,7 +9,7 @@ import pytest
 from kohort import Producer
 from kohort.errors import ClosedError, KohortError, WakeupError
 from kohort.retry.cluster_port import ClusterPort
-from tests.clusters import APACHE, Cluster
+from tests.clusters import APACHE, Cluster, Embedded
 from tests.patience import PATIENCE_S, until
 
 
@@ -50,6 +50,29 @@ def test_settings_that_only_consumers_have() -> None:
                 producer.commit_transaction()
             # Apache Kafka answers before its marker stands
             until(lambda: port.latest([("t", 0)]) == {("t", 0): 2})
+        finally:
+            port.close()
+
+
+def test_ends_without_those_that_no_leader_tells() -> None:
+    """One request for all waits for a leader in vain; open transactions count as for `latest`."""
+    with Embedded(nodes=2) as cluster:
+        cluster.create_topic("t", partitions=2, replication_factor=1)
+        settings = {"bootstrap.servers": cluster.bootstrap, "isolation.level": "read_committed"}
+        port = ClusterPort(settings)
+        try:
+            with Producer(bootstrap_servers=cluster.bootstrap, transactional_id="open") as producer:
+                producer.init_transactions()
+                producer.begin_transaction()
+                for number in range(2):
+                    producer.send("t", b"1", partition=number)
+                producer.flush()
+                everything = [("t", 0), ("t", 1), ("gone", 0)]
+                known = port.latest(everything, PATIENCE_S, partial=True)
+                assert known == {("t", 0): 0, ("t", 1): 0}
+                producer.abort_transaction()
+            cluster.stop_node(cluster.leader_of("t", 0))
+            assert port.latest(everything, PATIENCE_S, partial=True) == {("t", 1): 2}
         finally:
             port.close()
 

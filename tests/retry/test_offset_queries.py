@@ -19,10 +19,18 @@ class OldCluster:
     def __init__(self) -> None:
         self.scans: list[tuple[int, int]] = []
 
-    def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def latest(
+        self,
+        partitions: Sequence[TopicPartition],
+        timeout_s: float | None = None,
+        *,
+        partial: bool = False,
+    ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 2)
 
-    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
+    def by_time(
+        self, times: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, Stamped]:
         return dict.fromkeys(times, NOTHING)
 
     def max_timestamp(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:

@@ -44,14 +44,20 @@ class FakePort:
         return {at: self.starts.get(at, 0) for at in wanted}
 
     def latest(
-        self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
+        self,
+        wanted: Sequence[TopicPartition],
+        timeout_s: float | None = None,
+        *,
+        partial: bool = False,
     ) -> dict[TopicPartition, int]:
         self.asked.append("latest")
         if not all(at in self.logs for at in wanted):
             raise KafkaTimeoutError("no offsets; the last answer was UNKNOWN_TOPIC_OR_PARTITION")
         return {at: len(self.logs[at]) for at in wanted}
 
-    def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
+    def by_time(
+        self, wanted: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, Stamped]:
         self.asked.append("by_time")
         return {
             at: next(

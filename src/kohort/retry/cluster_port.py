@@ -134,15 +134,34 @@ class ClusterPort:
         self.admin.delete_records({Partition(*at): offset for at, offset in offsets.items()})
 
     def latest(
-        self, partitions: Sequence[TopicPartition], timeout_s: float | None = None
+        self,
+        partitions: Sequence[TopicPartition],
+        timeout_s: float | None = None,
+        *,
+        partial: bool = False,
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record; `timeout_s` defaults to the client's."""
+        """The offset after the last record; `timeout_s` defaults to the client's.
+
+        With `partial`, partitions without a leader, and those whose leader does not answer in time
+        or refuses, are left out instead of raised.
+        """
+        if partial:
+            committed = self._questions.config.isolation_level == "read_committed"
+            ends = self.admin.list_offsets(
+                dict.fromkeys(_named(partitions), "latest"),
+                isolation_level="read_committed" if committed else "read_uncommitted",
+                partial=True,
+                timeout_s=timeout_s,
+            )
+            return _plain({tp: end.offset for tp, end in ends.items()})
         return _plain(self._questions.end_offsets(_named(partitions), timeout_s))
 
-    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
+    def by_time(
+        self, times: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, Stamped]:
         """The first record at or after a time, (-1, -1) when there is none."""
         targets = {Partition(*at): ms for at, ms in times.items()}
-        return _stamped(self._questions.offsets_for_times(targets))
+        return _stamped(self._questions.offsets_for_times(targets, timeout_s))
 
     def max_timestamp(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
         """The record with the largest timestamp (KIP-734), (-1, -1) in an empty partition."""

@@ -3,6 +3,8 @@
 Rules (D2):
 - LATEST is requested before by-time, in one request for all partitions whose cached answer has
   expired.
+- A partition whose leader does not answer is left out where the caller asks for what is known: it
+  stays as far open as it was.
 - An uncertain answer is verified (MAX_TIMESTAMP), and scanned when it cannot be.
 """
 
@@ -39,8 +41,19 @@ FEW_OFFSETS: Final = 4
 class OffsetPort(Protocol):
     """What is asked of a cluster. Every call raises a KohortError when it cannot answer."""
 
-    def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
-    def by_time(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]: ...
+    def latest(
+        self,
+        partitions: Sequence[TopicPartition],
+        timeout_s: float | None = None,
+        *,
+        partial: bool = False,
+    ) -> dict[TopicPartition, int]:
+        """With `partial`, what no leader tells in time is left out instead of raised."""
+        ...
+
+    def by_time(
+        self, times: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, Stamped]: ...
     def max_timestamp(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Stamped]: ...
@@ -70,15 +83,22 @@ def ask(
     starts: dict[TopicPartition, int],
     now_ms: int,
     log_starts: Mapping[TopicPartition, int] | None = None,
+    *,
+    timeout_s: float | None = None,
+    partial: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Update the schedule for readers at `starts`; returns the logs' ends, where requested."""
+    """Update the schedule for readers at `starts`; returns the logs' ends, where requested.
+
+    `timeout_s` (None: the client's) and `partial` are as in `OffsetPort.latest`.
+    """
     questions = {q.partition: q for q in gate.questions(starts, now_ms)}
     if not questions:
         return {}
-    latest = port.latest(list(questions))
-    delayed = {at: q.target_ms for at, q in questions.items() if gate.delays_ms[at[0]] > 0}
-    by_time = port.by_time(delayed) if delayed else {}
-    for at, question in questions.items():
+    latest = port.latest(list(questions), timeout_s, partial=partial)
+    known = {at: questions[at] for at in latest}
+    delayed = {at: q.target_ms for at, q in known.items() if gate.delays_ms[at[0]] > 0}
+    by_time = port.by_time(delayed, timeout_s) if delayed else {}
+    for at, question in known.items():
         stamped = by_time.get(at, NOTHING)
         log_start = (log_starts or {}).get(at, 0)
         answer = Answer(latest[at], stamped.offset, stamped.timestamp_ms, log_start=log_start)

@@ -56,9 +56,6 @@ class Port(OffsetPort, RecordPort, Protocol):
     """What the planner asks of a cluster. Every call raises a KohortError when it cannot answer."""
 
     def topics(self, names: Collection[str] = ()) -> Mapping[str, TopicView]: ...
-    def latest(
-        self, partitions: Sequence[TopicPartition], timeout_s: float | None = None
-    ) -> dict[TopicPartition, int]: ...
     def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
     def committed(
         self, group: str, partitions: Sequence[TopicPartition]

@@ -77,6 +77,11 @@ class Verdict:
     revived: Collection[int] = ()
     fenced: Collection[TopicPartition] = ()
 
+    def still_held(self, present: Mapping[TopicPartition, Partition]) -> list[TopicPartition]:
+        """Of the fenced partitions those that are still the assignment that was fenced."""
+        owned = self.batch.owned
+        return [key for key in self.fenced if key in owned and present.get(key) is owned[key]]
+
 
 class ExactEngine(Engine):
     """An engine whose records are done by transactions. `judged`: a ledger is asked first."""
@@ -227,7 +232,7 @@ class ExactEngine(Engine):
                 self._plain_count += len(items)
         if verdict.fenced:
             self.counts["fenced"] += len(verdict.fenced)
-            self.removed(verdict.fenced)
+            self.removed(verdict.still_held(self.partitions))
 
     def _changed(
         self, index: int, publication: Publication, verdict: Verdict, now_ms: int

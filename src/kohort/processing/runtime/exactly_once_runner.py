@@ -7,6 +7,9 @@ Rules:
 - The work of a member that its group has removed is given up at once: nothing of it can be
   committed, since no member comes back under its old id.
 - With a store, the group's commits only report progress; the store decides.
+- Whose partition it is, the group decides: a member that is fenced and keeps its partition takes it
+  over again, since a former owner may have been the last to do so. It waits a little: a former
+  owner hears meanwhile that it is one, and of two that do not know, each gets work done.
 
 Shell: threads, the clock.
 """
@@ -24,7 +27,7 @@ from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine, Verdict
 from kohort.processing.runtime.publishing import Publisher
 from kohort.processing.runtime.retry_topic_poller import RetryTopicPoller
-from kohort.processing.runtime.runner import Runner, Start
+from kohort.processing.runtime.runner import LAST_WAIT_S, Runner, Start
 from kohort.processing.runtime.store_transactor import BY_STORE
 from kohort.processing.runtime.transactor import Broken, Judged, Transactor
 
@@ -33,6 +36,7 @@ log = logging.getLogger("kohort.processing")
 JUDGED_AT_ONCE = 500
 COMMIT_PROGRESS_EVERY_MS = 1_000
 PAUSE_AFTER_ABORT_MS = 100
+PAUSE_AFTER_FENCE_MS = 1_000
 UNANSWERED_MS = 5_000
 """A transaction takes milliseconds; one that lasts longer than this is reported."""
 LEFT_BEHIND: Final = frozenset(
@@ -64,11 +68,14 @@ class ExactRunner(Runner):
         self._again_ms = self.steady_ms()
         self._nobody_commits = False
         self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
-        self.transactor.start(self.post)
+        self._fenced: dict[TopicPartition, int] = {}
+        """The first offset that this member had not committed there."""
+        self._take_over_due_ms = self.steady_ms()
+        self.transactor.start(self.post, lambda: self._stopping)
         try:
             super().run(publisher, retry_poller)
         finally:
-            self.transactor.stop(self.timing.drain_ms / 1_000)
+            self.transactor.stop(LAST_WAIT_S if self._hurried else self.timing.drain_ms / 1_000)
 
     def _unanswered(self) -> str:
         """A store that answers nothing, as a locked one, raises nothing."""
@@ -124,6 +131,8 @@ class ExactRunner(Runner):
                 self._uncommitted |= _offsets_of(verdict.batch)
             return
         self.exact.transaction_aborted(verdict, now_ms)
+        if verdict.fenced:
+            self._note_fenced(verdict)
         reported = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
         if not reported:
             self.trouble = f"a transaction was not committed: {verdict.error}"
@@ -131,6 +140,41 @@ class ExactRunner(Runner):
             self._commit_due_ms = self._again_ms = self.steady_ms() + PAUSE_AFTER_ABORT_MS
         if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
             self._left_behind = self._in_flight_member
+
+    def _note_fenced(self, verdict: Verdict) -> None:
+        for key in verdict.fenced:
+            if key not in self.engine.partitions:
+                self._fenced[TopicPartition(*key)] = verdict.batch.owned[key].tracker.base
+        self._take_over_due_ms = self.steady_ms() + PAUSE_AFTER_FENCE_MS
+
+    def _turn(self) -> None:
+        if self._fenced and self.steady_ms() >= self._take_over_due_ms:
+            self._take_over_again()
+        super()._turn()
+
+    def _wait_s(self, now_ms: int) -> float:
+        wait_s = super()._wait_s(now_ms)
+        if not self._fenced:
+            return wait_s
+        return max(0.0, min(wait_s, (self._take_over_due_ms - self.steady_ms()) / 1_000))
+
+    def _take_over_again(self) -> None:
+        """Continue in fenced partitions that are this member's still."""
+        fenced, self._fenced = self._fenced, {}
+        mine = self.consumer.assignment()
+        again = [tp for tp in fenced if tp in mine and tp not in self.engine.partitions]
+        if not again:
+            return
+        names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in again)
+        log.warning(
+            "another program took over %s in the store, and the group still assigns it to this "
+            "member: it is taken over again, and its uncommitted records are repeated",
+            names,
+        )
+        self._remove(again)
+        for tp in again:  # where neither the store nor the group says where to continue
+            self.consumer.seek(tp, fenced[tp])
+        self.on_partitions_assigned(again)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         committed = super()._starts(partitions)
@@ -140,8 +184,9 @@ class ExactRunner(Runner):
         )
         self._asked_ms = asked_ms
         starts = {tp: taken_over[tp.topic, tp.partition] for tp in partitions}
+        positions = self.consumer.positions()  # without one, it begins at the group's commit
         for tp, start in starts.items():
-            if start.offset is not None and start.offset != committed[tp].offset:
+            if start.offset not in (None, positions.get(tp, committed[tp].offset)):
                 self.consumer.seek(tp, start.offset)
         return starts
 

@@ -38,7 +38,8 @@ from kohort.processing.engine.partition_state import Item
 from kohort.processing.engine.state import TopicPartition
 from kohort.processing.engine.tracker import Commit
 from kohort.processing.runtime.publishing import Sends, is_unfit
-from kohort.processing.runtime.transactor import Judged, Start, Transactor
+from kohort.processing.runtime.runner import Start
+from kohort.processing.runtime.transactor import Judged, Transactor
 
 log = logging.getLogger("kohort.processing")
 
@@ -79,6 +80,10 @@ class KafkaTransactor(Transactor):
         """As `Transactor.stop`; a commit that has no answer is left to its next owner to find."""
         self._stopping.set()
         super().stop(timeout_s)
+
+    def take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """As `Transactor.take_over`, without a wait: the thread knows no more than the group."""
+        return self._take_over(starts)
 
     def _take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         return dict(starts)  # the group's own offsets are the truth

@@ -17,6 +17,8 @@ from kohort.retry.offset_queries import OffsetPort, TopicPartition
 log = logging.getLogger("kohort.processing")
 
 CHECK_MS = 30_000
+ANSWER_S = 5.0
+"""The due times of retry topics are asked for by the same thread, and wait meanwhile."""
 
 
 class OldestFailures:
@@ -34,6 +36,8 @@ class OldestFailures:
         self._ours: set[str] = set()
         self._oldest_ms: dict[str, int] = {}
         self._due_ms = 0
+        """0: what is ours was not answered for yet."""
+        self._again_ms = 0
 
     def add(self, dead_letters: Mapping[str, tuple[str, int]]) -> None:
         """More topics, as in `__init__`."""
@@ -44,7 +48,7 @@ class OldestFailures:
         """These are ours now: with partition 0 of a source topic come its failures."""
         with self._lock:
             self._ours |= {topic for topic, number in partitions if not number}
-            self._due_ms = 0
+            self._due_ms = self._again_ms = 0
 
     def removed(self, partitions: Iterable[TopicPartition]) -> None:
         """These are no longer ours."""
@@ -61,7 +65,7 @@ class OldestFailures:
         """Ask again if it is time to: one request for all partitions."""
         with self._lock:
             topics = self._ours & self._dead_letters.keys()
-            if not topics or now_ms < self._due_ms:
+            if not topics or now_ms < max(self._due_ms, self._again_ms):
                 return
             tps = {
                 (self._dead_letters[topic][0], number): topic
@@ -69,9 +73,11 @@ class OldestFailures:
                 for number in range(self._dead_letters[topic][1])
             }
         try:
-            first_offsets = self._port.by_time(dict.fromkeys(tps, 0))
+            first_offsets = self._port.by_time(dict.fromkeys(tps, 0), ANSWER_S)
         except KohortError as error:
             log.info("the oldest failure could not be asked for (%s); asked again", error)
+            with self._lock:
+                self._again_ms = now_ms + CHECK_MS
             return
         oldest: dict[str, int] = {}
         for at, stamped in first_offsets.items():

@@ -6,6 +6,8 @@ Rules (D2, D3):
 - It sleeps until the next answer runs out: when the next record falls due, at most 30 s; or until
   somebody looks how many records wait (`depths`), who hears what is so now.
 - An error of the cluster closes nothing and opens nothing: it is asked again a little later.
+- A partition whose leader does not answer holds up no other one. All are asked for together; where
+  that fails, those that answer are opened, and the rest is not waited for until all answer again.
 
 Shell: threads.
 """
@@ -22,6 +24,7 @@ from kohort.client.common.completion import driven, steady_ms
 from kohort.errors import KohortError
 from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
 from kohort.processing.runtime.oldest_failures import OldestFailures
+from kohort.processing.runtime.repeated_warning import Complaint
 from kohort.records import Record
 from kohort.retry.due_schedule import MAX_CHECK_MS, DueSchedule
 from kohort.retry.offset_queries import OffsetPort, TopicPartition, ask
@@ -29,6 +32,10 @@ from kohort.retry.offset_queries import OffsetPort, TopicPartition, ask
 log = logging.getLogger("kohort.processing")
 
 PAUSE_AFTER_ERROR_MS = 1_000
+ANSWER_S = 10.0
+"""How long the leaders of retry topics have for an answer; the other questions wait meanwhile."""
+NAMED = 5
+"""So many partitions that do not answer are named in the log."""
 DEPTH_HOLDS_MS = 1_000
 """Maximum age of cached depths of retry topics before they are fetched again."""
 DEPTH_WAIT_S = 0.25
@@ -103,6 +110,9 @@ class RetryTopicPoller:
         self._asked_ms = 0
         """When all were last requested by `depths`; some run out more often than that."""
         self._ask_anew = False
+        self._silent: set[TopicPartition] = set()
+        """Those that did not answer when all were asked for last."""
+        self._complaint = Complaint()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
         self.due_ms: int | None = None
@@ -234,7 +244,7 @@ class RetryTopicPoller:
         """Everything that is to be read; False when something has to be tried again."""
         with self._changed:
             scans, self._scans = self._scans, []
-        again = [each for each in scans if not self._scan(*each)]
+        again = [each for each in scans if each[0] in self._silent or not self._scan(*each)]
         with self._changed:
             self._scans += [each for each in again if each[0] in self._starts]
         return not again
@@ -276,12 +286,7 @@ class RetryTopicPoller:
         if not starts:
             return PAUSE_AFTER_ERROR_MS * 30
         now_ms = self._now_ms()
-        try:
-            ask(self._gate, self._port, starts, now_ms)
-        except KohortError as error:
-            log.warning(
-                "the retry topics' due offsets could not be asked for (%s); asked again", error
-            )
+        if not self._ask_leaders(starts, now_ms):
             self._ask_anew = self._ask_anew or self._releasing
             return PAUSE_AFTER_ERROR_MS
         released: dict[TopicPartition, int] = {}
@@ -314,6 +319,44 @@ class RetryTopicPoller:
         checks = [
             opened.next_check_ms if self._gate.delays_ms[at[0]] else now_ms + entry_ms
             for at in starts
-            if (opened := self._gate.opened(at)) is not None
+            if at not in self._silent and (opened := self._gate.opened(at)) is not None
         ]
+        if self._silent:
+            checks.append(now_ms + PAUSE_AFTER_ERROR_MS)
         return max(1, min(min(checks, default=now_ms) - self._now_ms(), MAX_CHECK_MS))
+
+    def _ask_leaders(self, starts: dict[TopicPartition, int], now_ms: int) -> bool:
+        """Ask all leaders together; while that fails, for what is known. False: none answers."""
+        why = "their leaders do not answer"
+        if not self._silent:
+            try:
+                ask(self._gate, self._port, starts, now_ms, timeout_s=ANSWER_S)
+            except KohortError as error:
+                why = str(error)
+            else:
+                self._note_silent(set(), why, now_ms)
+                return True
+        asked = {question.partition for question in self._gate.questions(starts, now_ms)}
+        try:
+            found = ask(self._gate, self._port, starts, now_ms, timeout_s=ANSWER_S, partial=True)
+        except KohortError as error:
+            why, found = str(error), dict[TopicPartition, int]()
+        self._note_silent(asked - found.keys(), why, now_ms)
+        return bool(found) or not asked
+
+    def _note_silent(self, silent: set[TopicPartition], why: str, now_ms: int) -> None:
+        """Log who does not answer, now and again, and that all do once more."""
+        self._silent = silent
+        if not silent:
+            if self._complaint.is_over():
+                log.warning("the due offsets of all retry topics are known again")
+            return
+        names = ", ".join(f"{topic}-{number}" for topic, number in sorted(silent)[:NAMED])
+        names += f" and {len(silent) - NAMED} more" if len(silent) > NAMED else ""
+        if self._complaint.is_due(names, now_ms):
+            log.warning(
+                "the due offsets of %s could not be asked for (%s); they are asked for again, and "
+                "retries there wait",
+                names,
+                why,
+            )

@@ -129,6 +129,17 @@ class Timing:
     progress_timeout_ms: int = 0
 
 
+class StoppedError(KohortError):
+    """The app was stopped before it was known where new partitions continue."""
+
+    def __init__(self, partitions: Iterable[tuple[str, int]], why: object) -> None:
+        names = ", ".join(f"{topic}-{number}" for topic, number in partitions)
+        super().__init__(
+            f"not taken over, since the app is being stopped ({why}): {names}; "
+            "another member, or the next start, continues there"
+        )
+
+
 class StuckError(KohortError):
     """Workers hold records and have finished none of them for longer than allowed."""
 
@@ -546,7 +557,11 @@ class Runner(RebalanceListener):
         """
         if not partitions or self._is_over:
             return
-        starts = self._starts(partitions)
+        try:
+            starts = self._starts(partitions)
+        except StoppedError as error:  # nothing of them was begun, so there is nothing to end
+            log.info("%s", error)
+            return
         now_ms = self._time()
         retry_topics: dict[tuple[str, int], int] = {}
         for tp in partitions:
@@ -571,14 +586,19 @@ class Runner(RebalanceListener):
                 self.retry_poller.watch(retry_topics)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
-        """Where partitions continue. A cluster that does not answer is asked until it does."""
+        """Where partitions continue. A cluster that does not answer is asked until it does.
+
+        Raises StoppedError when the app is stopped meanwhile.
+        """
         while True:
             try:
                 committed = self.consumer.committed(partitions)
                 break
             except KohortError as error:
-                if self._stopping or not _may_pass(error):
+                if not _may_pass(error):
                     raise
+                if self._stopping:
+                    raise StoppedError(partitions, error) from error
                 self.trouble = f"the group's commits cannot be read: {error}"
                 log.warning("%s; asked again", self.trouble)
                 pause(PAUSE_S)

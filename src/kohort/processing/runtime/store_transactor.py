@@ -29,7 +29,8 @@ from kohort.processing.engine.snapshot import SnapshotError, decode
 from kohort.processing.engine.state import TopicPartition
 from kohort.processing.runtime.publishing import Sends, is_unfit
 from kohort.processing.runtime.repeated_warning import Complaint
-from kohort.processing.runtime.transactor import Judged, Start, Transactor
+from kohort.processing.runtime.runner import Start, StoppedError
+from kohort.processing.runtime.transactor import Judged, Transactor
 from kohort.retry import ledger as books
 from kohort.retry.classify import Disposition, Failure, describe
 from kohort.retry.fenced import CONSTRAINT_REASON
@@ -108,8 +109,9 @@ class StoreTransactor(Transactor):
                 row = self._store.take_over(self._group, key[0], topic_id, key[1], self._now_ms())
                 break
             except StoreBusyError as error:
-                if self._is_stopped_while_away("%s-%d waits for the store: %s", *key, error):
-                    raise
+                away = self._is_stopped_while_away("%s-%d waits for the store: %s", *key, error)
+                if away or self._is_stopped():
+                    raise StoppedError((key,), error) from error
         self._is_there()
         self._rows[key] = row
         self._check(key, row, topic_id, committed)

@@ -4,7 +4,7 @@ Rules:
 - One batch at a time, in order: a later one depends on the result of the earlier one.
 - It never gives up by itself: a temporary error is in the verdict, and the batch comes again. A
   permanent one (fenced by another program, a restored store) ends the program.
-- A synchronous request (`take_over`) waits behind the current batch.
+- A synchronous request (`take_over`) waits behind the current batch, until the app is stopped.
 
 Shell: threads.
 """
@@ -25,7 +25,7 @@ from kohort.processing.engine.exactly_once_engine import Batch, Verdict
 from kohort.processing.engine.partition_state import Item
 from kohort.processing.engine.state import TopicPartition
 from kohort.processing.runtime.publishing import Sends
-from kohort.processing.runtime.runner import Start
+from kohort.processing.runtime.runner import Start, StoppedError
 
 log = logging.getLogger("kohort.processing")
 LOOK_S: Final = 0.5
@@ -55,14 +55,24 @@ class Transactor(ABC):
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Callable[[], TransactorEvent | None] | None] = SimpleQueue()
         self._report: Callable[[TransactorEvent], None] = lambda event: None
+        self._is_stopped: Callable[[], bool] = lambda: False
         self._sends: Sends | None = None
         self._thread = threading.Thread(target=self._run, name="kohort-transactions", daemon=True)
         self._at_once = False
         """In virtual time there is no thread: a job is done when it is given."""
 
-    def start(self, report: Callable[[TransactorEvent], None]) -> None:
-        """Begin; `report` is called on the thread."""
-        self._report = report
+    def start(
+        self,
+        report: Callable[[TransactorEvent], None],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Begin; `report` is called on the thread.
+
+        Args:
+            is_stopped: whether the app was stopped. It is asked, since a signal handler may set no
+                event: it may have interrupted who holds the event's lock.
+        """
+        self._report, self._is_stopped = report, is_stopped
         self._at_once = driven() is not None
         if not self._at_once:
             self._thread.start()
@@ -84,7 +94,7 @@ class Transactor(ABC):
     def take_over(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Where newly assigned partitions continue. Waits.
 
-        `starts` is what the group has committed. Raises DataLossError, StorageError.
+        `starts` is what the group has committed. Raises DataLossError, StorageError, StoppedError.
         """
         if self._at_once:
             return self._take_over(starts)
@@ -100,7 +110,8 @@ class Transactor(ABC):
 
         self._inbox.put(ask)
         while not done.wait(LOOK_S) and self._thread.is_alive():
-            pass
+            if self._is_stopped():
+                raise StoppedError(starts, "a transaction or the store does not answer")
         if not results:
             raise KohortError(
                 "cannot read from the store where to continue: the transaction thread has ended; "
