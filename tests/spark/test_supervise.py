@@ -206,17 +206,19 @@ def test_a_worker_ends_without_a_word_when_its_clients_cannot_be_closed(
 
 
 @pytest.mark.parametrize(
-    ("message", "idle"),
+    ("message", "data", "idle"),
     [
-        ("Initializing sources", False),
-        ("Getting offsets from KohortDataSource", False),
-        ("Processing new data", False),
-        ("Waiting for next trigger", True),
-        ("Waiting for data to arrive", True),
+        ("Initializing sources", False, False),
+        ("Getting offsets from KohortDataSource", False, False),
+        ("Processing new data", True, False),
+        ("Waiting for next trigger", False, True),
+        ("Waiting for next trigger", True, False),  # closed windows come with the next one
+        ("Waiting for data to arrive", False, True),
     ],
 )
-def test_a_query_is_stopped_between_two_triggers(message: str, idle: bool) -> None:
-    query = SimpleNamespace(isActive=True, status={"message": message})
+def test_a_query_is_stopped_between_two_triggers(message: str, data: bool, idle: bool) -> None:
+    status = {"message": message, "isDataAvailable": data}
+    query = SimpleNamespace(isActive=True, status=status)
     assert waits(query) is idle
     assert initializes(query) is message.startswith("Initializing")
 

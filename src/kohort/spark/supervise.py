@@ -573,11 +573,16 @@ def open_fences(
 
 
 def waits(query: Any) -> bool:
-    """True between two triggers. Stopping a query that starts leaves tracebacks of its processes.
+    """True between two triggers, of which the last one had no new data.
 
-    What is loaded cannot tell: an idle run has everything loaded before its queries have begun.
+    Stopping a query that starts leaves tracebacks of its processes. What is loaded cannot tell: an
+    idle run has everything loaded before its queries have begun. After a batch with data, the next
+    trigger may run one without: it emits the windows that the watermark has closed.
     """
-    return not query.isActive or str(query.status["message"]).startswith("Waiting")
+    if not query.isActive:
+        return True
+    status = query.status
+    return str(status["message"]).startswith("Waiting") and not status["isDataAvailable"]
 
 
 def initializes(query: Any) -> bool:

@@ -4,6 +4,7 @@
 # pyright: basic
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 
 from kohort.errors import KohortError
 from kohort.spark.dataframes.analysing import analyse
-from kohort.spark.dataframes.graph import Graph, Reference, Source, ValueFormat
+from kohort.spark.dataframes.graph import Graph, Reference, Source, TableTarget, ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +48,42 @@ def all_as_text(matches: Any) -> Any:
 def test_what_a_step_may_not_do(spark: SparkSession, step: Any, message: str) -> None:
     with pytest.raises(KohortError, match=message):
         analyse(spark, graph(step))
+
+
+def top(totals: Any) -> Any:
+    return totals.orderBy(F.desc("n")).limit(3)
+
+
+def all_of(totals: Any) -> Any:
+    return totals.where("n > 1")
+
+
+@pytest.mark.parametrize(
+    ("output_mode", "step", "mode", "message"),
+    [
+        ("update", top, "append", r"step top: .*Limit sees only the rows of step totals that one"),
+        ("update", all_of, "replace", "step all_of: mode replace sees only the rows of step"),
+        ("complete", top, "append", "has the whole result of step totals"),
+        ("complete", top, "replace", ""),
+        ("update", all_of, "append", ""),
+    ],
+)
+def test_steps_behind_a_stateful_one(
+    spark: SparkSession, output_mode: str, step: Any, mode: str, message: str
+) -> None:
+    """The top three were those of the last changes, or added again at each batch."""
+
+    def totals(matches: Any) -> Any:
+        return matches.groupBy("team").agg(F.count("*").alias("n"))
+
+    made = graph(totals)
+    made.steps["totals"] = replace(made.steps["totals"], output_mode=output_mode)
+    made.add_step(step, TableTarget("t", (), mode, None, ()), None)
+    if not message:
+        assert analyse(spark, made).rows[step.__name__].names == ["team", "n"]
+        return
+    with pytest.raises(KohortError, match=message):
+        analyse(spark, made)
 
 
 def known(matches: Any, teams: Any) -> Any:

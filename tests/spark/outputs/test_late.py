@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from kohort.testing import Cluster
 
 
-def windows(cluster: Cluster, clicks: str, directory: Path) -> Pipeline:
-    """Clicks by minute, with a watermark of a minute."""
+def windows(cluster: Cluster, clicks: str, directory: Path, **how: Any) -> Pipeline:
+    """Clicks by minute, with a watermark of a minute; in update mode, or as `how` says."""
     p = Pipeline(
         f"late-{clicks}",
         store=f"sqlite:///{directory / 'db.sqlite'}",
         retries="none",
         bootstrap_servers=cluster.bootstrap,
         checkpoint=directory / "checkpoint",
+        **({"trigger": how.pop("trigger")} if "trigger" in how else {}),
     )
 
     @p.setup
@@ -34,7 +35,7 @@ def windows(cluster: Cluster, clicks: str, directory: Path) -> Pipeline:
 
     p.source(clicks, name="clicks", schema="at TIMESTAMP")
 
-    @p.table("minutes", key="start")
+    @p.table("minutes", key="start", **how)
     def minutes(clicks: Any) -> Any:
         from pyspark.sql import functions as F
 
@@ -49,6 +50,22 @@ def windows(cluster: Cluster, clicks: str, directory: Path) -> Pipeline:
 def batches(directory: Path, stage: str) -> int:
     """How many micro-batches a stage has run."""
     return len(list((directory / "checkpoint" / f"stage-{stage}" / "offsets").glob("[0-9]*")))
+
+
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_until_idle_writes_the_windows_that_are_closed(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Any, tmp_path: Path
+) -> None:
+    """They come with a batch without rows, a trigger after the one that moves the watermark."""
+    clicks = topic(1, name="clicks")
+    produce(clicks, *((0, None, b'{"at": "2026-01-01T00:%02d:00Z"}' % n) for n in (1, 10)))
+    pipeline = windows(cluster, clicks, tmp_path, trigger="3s", output_mode="append")
+    pipeline.run("until_idle", spark=spark, max_restarts=0)
+    store = pipeline.open_store()
+    assert store.query("SELECT clicks FROM minutes") == [(1,)]
+    store.close()
 
 
 @pytest.mark.extended

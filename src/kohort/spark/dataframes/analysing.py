@@ -28,14 +28,25 @@ from kohort.spark.dataframes.columns import (
     visible,
     with_origin,
 )
-from kohort.spark.dataframes.graph import Graph, Reference, Source, Stage, Step
+from kohort.spark.dataframes.graph import (
+    COMPLETE,
+    Graph,
+    Reference,
+    Source,
+    Stage,
+    Step,
+    TableTarget,
+    mode_of,
+)
 from kohort.spark.formats import RowFormat, ddl_of, types_of
 from kohort.spark.formats.types import quoted
+from kohort.spark.outputs.merge_sql import APPEND, REPLACE
 from kohort.spark.plans.logical import (
     carried,
     check_narrow,
     dropna_of,
     is_stateful,
+    not_narrow,
 )
 
 
@@ -71,6 +82,7 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
     for reference in graph.references.values():
         frames[reference.name] = spark.createDataFrame([], _row_schema(reference, values))
     stateful: dict[str, bool] = {}
+    behind: dict[str, Step] = {}
     for step in graph.ordered():
         frame = call(step, frames)
         _check_hidden(step, frame)
@@ -78,6 +90,10 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
         if stateful[step.name]:  # its inputs come from intermediate topics
             plain = {n: _plain(spark, frames[n]) for n in graph.rows_of(step)}
             frame = call(step, {**frames, **plain})
+            behind[step.name] = step
+        elif before := next((behind[n] for n in graph.rows_of(step) if n in behind), None):
+            _check_behind(step, before, frame)
+            behind[step.name] = before
         elif any(ORIGIN in frames[n].columns for n in graph.rows_of(step)):
             check_narrow(frame, step.name)
             frame = passing(carried(frame, HIDDEN, step.name))
@@ -148,6 +164,27 @@ def _check_hidden(step: Step, frame: DataFrame) -> None:
         raise UsageError(
             f"step {step.name} changes the column {ORIGIN}, by which Kohort knows the record of a "
             f"row. Leave it as it is, or out: [c for c in rows.columns if c != {ORIGIN!r}]"
+        )
+
+
+def _check_behind(step: Step, stateful: Step, frame: DataFrame) -> None:
+    """Refuse a step that takes the rows of one micro-batch of a stateful step for all of them, or
+    all of them for new ones."""
+    mode = step.target.mode if isinstance(step.target, TableTarget) else ""
+    if mode_of(stateful) == COMPLETE:
+        if mode == APPEND:
+            raise ConfigError(
+                f"step {step.name}: each micro-batch has the whole result of step {stateful.name} "
+                "(output_mode complete), which mode append would add again and again; choose "
+                'mode="replace"'
+            )
+        return
+    kind = not_narrow(frame) or ("mode replace" if mode == REPLACE else "")
+    if kind:
+        raise ConfigError(
+            f"step {step.name}: {kind} sees only the rows of step {stateful.name} that one "
+            f"micro-batch has changed. Give step {stateful.name} output_mode="
+            f'"complete" and this one mode="replace", or query the table of step {stateful.name}'
         )
 
 

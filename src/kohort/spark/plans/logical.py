@@ -157,16 +157,23 @@ def check_narrow(frame: DataFrame, step: str) -> None:
 
     Raises LostOriginError, which names step and operator.
     """
+    kind = not_narrow(frame)
+    if kind == "EventTimeWatermark":
+        raise LostOriginError(
+            f"step {step}: withWatermark has no effect here. Rows continue through a topic, which "
+            "keeps no watermark; call it in the step that has the window, join or deduplication"
+        )
+    if kind:
+        raise LostOriginError(_lost(step, kind))
+
+
+def not_narrow(frame: DataFrame) -> str:
+    """The first operator over a stream that does not handle each row by itself; "" without one."""
     for node in _nodes(analyzed(frame)):
         inner = node.isStreaming() and node.children().size() > 0
-        if inner and node.nodeName() == "EventTimeWatermark":
-            raise LostOriginError(
-                f"step {step}: withWatermark has no effect here. Rows continue through a topic, "
-                "which keeps no watermark; call it in the step that has the window, join or "
-                "deduplication"
-            )
         if inner and node.nodeName() not in NARROW:
-            raise LostOriginError(_lost(step, node.nodeName()))
+            return str(node.nodeName())
+    return ""
 
 
 def dropna_of(frame: DataFrame, hidden: Sequence[str]) -> DataFrame:
