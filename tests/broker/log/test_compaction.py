@@ -19,9 +19,10 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.os_files import OsFiles
+from kohort.broker.log.txn_index import Marker, marker_batch
 from kohort.broker.state import compaction_schedule
-from kohort.errors import ErrorCode
-from kohort.records import BatchBuilder, Chunk, Compression, crc32c, pure
+from kohort.errors import CorruptRecordError, ErrorCode
+from kohort.records import BatchBuilder, BatchHeader, Chunk, Compression, crc32c, pure
 from kohort.records.layout import HEADER_BYTES
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
@@ -401,6 +402,32 @@ def damaged() -> tuple[ShadowFiles, Harness]:
     assert len(segments) > 3
     disk._live[segments[0].file.path].data[HEADER_BYTES] ^= 1
     return disk, harness
+
+
+@pytest.mark.parametrize("where", ["key", "value"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_flipped_bit_is_not_taken_for_what_was_written(where: str, alone: bool) -> None:
+    """It became the key of another record, which went, or got a right checksum."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, FakeEnv(), **CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    keys: list[bytes | None] = [b"j"] if alone else [b"j", b"k"]
+    assert harness.produce("c", batch_of([b"once"] * len(keys), keys=keys)).error_code == 0
+    for _ in range(40):
+        assert harness.produce("c", batch_of([b"v" * 50], keys=[b"k"])).error_code == 0
+    data = disk._live[log_of(harness).segments[0].file.path].data
+    data[data.index(b"j" if where == "key" else b"once", HEADER_BYTES)] ^= 1
+    before = bytes(data)
+    harness.env.advance(60_000)
+    assert log_of(harness).offline is None
+    assert disk._live[log_of(harness).segments[0].file.path].data == before
+
+
+def test_a_damaged_marker_gets_no_right_checksum() -> None:
+    batch = bytearray(marker_batch(7, 0, Marker(True, 3), WALL_MS))
+    batch[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        compacted_batch.marker_with_horizon(BatchHeader(batch, 0), batch, WALL_MS)
 
 
 def leftovers(harness: Harness) -> list[str]:
