@@ -6,7 +6,6 @@ With durability `os`: else nobody has seen what a power cut takes.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,12 +20,12 @@ CONFIG: dict[str, Any] = {"durability": "os", "log_segment_bytes": 2_000}
 
 
 class Forgetful(random.Random):
-    """Keeps nothing that was not synced."""
+    """Keeps nothing that was not synced: the first of each choice, and 0 of any number."""
 
-    def choice(self, seq: Sequence[Any]) -> Any:
-        return seq[0]
+    def random(self) -> float:
+        return 0.0
 
-    def randrange(self, *args: Any) -> int:
+    def getrandbits(self, k: int, /) -> int:
         return 0
 
 
