@@ -100,6 +100,19 @@ class Nodes(Harness):
             self.env.settle = settle  # type: ignore[method-assign]
             settle()
 
+    def begin_marker(self) -> None:
+        """Write the end of somebody's transaction into the group's partition."""
+        markers = markers_request(7, 0, commit=True)
+        markers.markers[0].topics[0].name = OFFSETS_TOPIC
+        markers.markers[0].topics[0].partition_indexes = [self.host().partition.index]
+        self.send(markers, 1, self.coordinator)
+
+    def flush(self, error: OSError | None) -> None:
+        """What is held is flushed now, or fails."""
+        self.env.hold_flushes, self.env.flush_error = False, error
+        self.env.run_flushes()
+        self.env.settle()
+
     def batches(self) -> list[int]:
         """How many records each batch of the group's partition has."""
         log = self.host().partition.log
@@ -397,17 +410,55 @@ def test_what_is_answered_behind_a_marker_waits_for_its_flush(error: OSError | N
     nodes = Nodes(durability="fsync")
     nodes.commit(1)
     nodes.env.hold_flushes = True
-    markers = markers_request(7, 0, commit=True)
-    markers.markers[0].topics[0].name = OFFSETS_TOPIC
-    markers.markers[0].topics[0].partition_indexes = [nodes.host().partition.index]
-    nodes.send(markers, 1, nodes.coordinator)
+    nodes.begin_marker()
     waiting = nodes.send(nodes.fetch_request(), 9, nodes.coordinator)
     assert not waiting.done
-    nodes.env.hold_flushes, nodes.env.flush_error = False, error
-    nodes.env.run_flushes()
-    nodes.env.settle()
+    nodes.flush(error)
     group = nodes.read(waiting, OffsetFetchResponse, 9).groups[0]
     assert group.error_code == (0 if error is None else E.NOT_COORDINATOR)
+    for _ in range(2):
+        assert nodes.committed() == (1 if error is None else -E.NOT_COORDINATOR)
+        assert nodes.heartbeat(nodes.coordinator) == (
+            E.UNKNOWN_MEMBER_ID if error is None else E.NOT_COORDINATOR
+        )
+        nodes.env.advance(10_000)
+    assert not nodes.host()._held
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "the disk is broken")])
+def test_so_does_what_waits_in_a_host_that_resigns(error: OSError | None) -> None:
+    """Only appends of its own told it of a flush; nobody answered the request."""
+    nodes = Nodes(durability="fsync")
+    nodes.commit(1)
+    nodes.env.hold_flushes = True
+    nodes.begin_marker()
+    host = nodes.host()
+    waiting = nodes.send(nodes.fetch_request(), 9, nodes.coordinator)
+    nodes.move()
+    assert not waiting.done
+    nodes.flush(error)
+    group = nodes.read(waiting, OffsetFetchResponse, 9).groups[0]
+    assert group.error_code == (0 if error is None else E.NOT_COORDINATOR)
+    assert host not in host.partition.waiters
+
+
+@pytest.mark.parametrize("moved", ["before", "after"])
+def test_a_shard_whose_log_will_never_be_durable_is_not_loaded(moved: str) -> None:
+    """The flush of the leader before fails: COORDINATOR_LOAD_IN_PROGRESS would never end, and
+    heartbeats were answered without an error."""
+    nodes = Nodes(durability="fsync")
+    nodes.commit(1)
+    nodes.env.hold_flushes = True
+    nodes.begin_commit(2)
+    if moved == "before":
+        nodes.move()
+    nodes.flush(OSError(errno.EIO, "the disk is broken"))
+    if moved == "after":
+        nodes.move()
+    for _ in range(2):
+        assert nodes.committed() == -E.NOT_COORDINATOR
+        assert nodes.heartbeat(nodes.coordinator) == E.NOT_COORDINATOR
+        nodes.env.advance(10_000)
 
 
 def test_a_node_that_is_shut_down_writes_its_batch_first(nodes: Nodes) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +19,11 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import COMPACTED_MARKER
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.os_files import OsFiles
+from kohort.broker.log.txn_index import Marker, marker_batch
 from kohort.broker.state import compaction_schedule
-from kohort.errors import ErrorCode
-from kohort.records import BatchBuilder, Chunk, Compression, crc32c, pure
+from kohort.errors import CorruptRecordError, ErrorCode
+from kohort.records import BatchBuilder, BatchHeader, Chunk, Compression, crc32c, pure
+from kohort.records.layout import HEADER_BYTES
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -29,7 +33,7 @@ from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from tests.broker.harness import WALL_MS, FakeEnv, Harness, batch_of
-from tests.broker.shadow_files import Crash, ShadowFiles
+from tests.broker.shadow_files import Crash, ShadowFile, ShadowFiles
 
 DAY_MS = 86_400_000
 CONFIG = {"durability": "fsync", "log_index_interval_bytes": 100}
@@ -383,6 +387,114 @@ def test_a_defect_in_one_pass_does_not_end_compaction(monkeypatch: pytest.Monkey
     before = records(log_of(harness))
     harness.env.advance(15_000)
     assert len(records(log_of(harness))) < len(before)
+
+
+def damaged() -> tuple[ShadowFiles, Harness]:
+    """A topic `c` of sealed segments whose first record says a wrong length, and a topic `d`."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, FakeEnv(), **CONFIG)
+    for name in ("c", "d"):
+        harness.create(name, cleanup_policy="compact", segment_bytes="600")
+        for _ in range(40):
+            batch = batch_of([b"v" * 50], keys=[b"k"])
+            assert harness.produce(name, batch).error_code == 0
+    segments = log_of(harness).segments
+    assert len(segments) > 3
+    disk._live[segments[0].file.path].data[HEADER_BYTES] ^= 1
+    return disk, harness
+
+
+@pytest.mark.parametrize("where", ["key", "value"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_flipped_bit_is_not_taken_for_what_was_written(where: str, alone: bool) -> None:
+    """It became the key of another record, which went, or got a right checksum."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, FakeEnv(), **CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    keys: list[bytes | None] = [b"j"] if alone else [b"j", b"k"]
+    assert harness.produce("c", batch_of([b"once"] * len(keys), keys=keys)).error_code == 0
+    for _ in range(40):
+        assert harness.produce("c", batch_of([b"v" * 50], keys=[b"k"])).error_code == 0
+    data = disk._live[log_of(harness).segments[0].file.path].data
+    data[data.index(b"j" if where == "key" else b"once", HEADER_BYTES)] ^= 1
+    before = bytes(data)
+    harness.env.advance(60_000)
+    assert log_of(harness).offline is None
+    assert disk._live[log_of(harness).segments[0].file.path].data == before
+
+
+def test_a_damaged_marker_gets_no_right_checksum() -> None:
+    batch = bytearray(marker_batch(7, 0, Marker(True, 3), WALL_MS))
+    batch[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        compacted_batch.marker_with_horizon(BatchHeader(batch, 0), batch, WALL_MS)
+
+
+def leftovers(harness: Harness) -> list[str]:
+    return [name for name in harness.files.list("c-0") if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_damaged_batch_ends_the_compaction_of_its_partition_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in Kafka (uncleanable partitions): the partition was offline until a restart."""
+    _, harness = damaged()
+    before, other = log_of(harness).size, log_of(harness, "d").size
+    for _ in range(3):
+        harness.env.advance(15_000)
+        assert harness.produce("c", batch_of([b"v"], keys=[b"k"])).error_code == 0
+    assert log_of(harness).offline is None
+    assert harness.fetch("c", log_of(harness).end.offset - 1).error_code == 0
+    assert log_of(harness).size > before
+    assert log_of(harness, "d").size < other / 2
+    assert caplog.text.count("compaction of c-0 ends") == 1
+    assert "kohort broker repair DATA_DIR" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["append", "sync", "rename"])
+def test_so_does_a_disk_that_refuses_the_copy(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it takes the place of what is there, the log is as it was."""
+    disk, harness = damaged()
+    disk._live[log_of(harness).segments[0].file.path].data[HEADER_BYTES] ^= 1  # it is well again
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    rows = records(log_of(harness))
+    with monkeypatch.context() as patched:
+        if what == "rename":
+            patched.setattr(disk, "rename", broken)
+        else:
+            patched.setattr(ShadowFile, what, broken)
+        harness.env.advance(15_000)
+    harness.env.advance(30_000)
+    assert log_of(harness).offline is None
+    assert records(log_of(harness)) == rows
+    assert not leftovers(harness)
+    assert caplog.text.count("compaction of c-0 ends") == 1
+    again = harness.restarted(clean=True)
+    again.env.advance(15_000)
+    assert len(records(log_of(again))) < len(rows)
+
+
+def test_a_swap_that_fails_takes_the_partition_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of its segments are gone by then; the next start finishes the swap."""
+    disk, harness = damaged()
+    disk._live[log_of(harness).segments[0].file.path].data[HEADER_BYTES] ^= 1
+    before = latest(records(log_of(harness)))
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "remove", broken)
+        harness.env.advance(15_000)
+    assert "compaction failed" in (log_of(harness).offline or "")
+    again = harness.restarted(clean=False)
+    assert log_of(again).offline is None
+    assert latest(records(log_of(again))) == before
 
 
 @pytest.mark.parametrize("by", ["deletion", "a reader"])

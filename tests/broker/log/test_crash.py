@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from typing import Any
@@ -241,18 +242,18 @@ def test_a_full_disk_refuses_and_recovers() -> None:
     assert len(harness.read_all("t")) == 3
 
 
-@pytest.mark.parametrize("call", range(1, 12))
+@pytest.mark.parametrize("call", range(1, 18))
 def test_an_error_in_any_call_of_a_start_is_told(call: int) -> None:
     """A start that cannot read its directory says so; the next one works."""
     disk, _ = filled(20)
     disk.calls = 0
-    disk.error_at = call
+    disk.error_at, disk.error = call, OSError(errno.EIO, "Input/output error")
     told = ""
     try:
         Harness(disk, FakeEnv(), **CONFIG)
     except StorageError as error:
         told = str(error)
-    assert "No space left" in told or disk.calls < call
+    assert "Input/output error" in told or disk.calls < call
     disk.error_at = None
     assert len(Harness(disk, FakeEnv(), **CONFIG).read_all("t")) == 20
 

@@ -198,6 +198,21 @@ def test_the_epoch_of_a_leader_that_wrote_nothing_is_not_used_again() -> None:
     assert topic_of(again).partitions[0].leader_epoch == 3
 
 
+@pytest.mark.parametrize("reserve", [True, False])
+def test_a_broker_that_crashed_starts(reserve: bool) -> None:
+    """Who is to free space needs it; the epoch that began is kept as soon as it can be."""
+    _, disk = full()
+    if not reserve:
+        disk.remove(RESERVE)
+        disk.open("more", create=True).append([bytes(disk.room)])
+    again = Harness(disk, FakeEnv(), durability="os")
+    assert topic_of(again).partitions[0].leader_epoch == 1
+    assert (b'"leaders"' in (disk.read_all(TOPICS_FILE) or b"")) == reserve
+    disk.remove("stuff")
+    again.state.write_checkpoint()
+    assert b'"leaders"' in (disk.read_all(TOPICS_FILE) or b"")
+
+
 def test_nor_one_whose_log_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SmallDisk()
     harness = Harness(disk, FakeEnv(), durability="os")

@@ -8,7 +8,8 @@ Rules (DESIGN.md, "group, the coordinator's side"):
 - A shard is loaded by replaying its partition from the start, a slice at a time, so that a long log
   does not stop the node. Until then requests are answered COORDINATOR_LOAD_IN_PROGRESS, heartbeats
   without an error.
-- A failed append refuses its replies, unloads the shard, and loads a new one from the log.
+- A failed append refuses its replies, unloads the shard, and loads a new one from the log. So does
+  a failed flush, also one of another's append; there is nothing to load then (NOT_COORDINATOR).
 - A shard belongs to one leader epoch of its partition. Elections and resignations count only when
   they are of a later epoch (G11), and nothing is appended for an epoch that is over (L11).
 """
@@ -160,18 +161,27 @@ class ShardHost(ABC, Generic[S]):
         """
         if self.partition.end_offset < self._end():
             self.partition.waiters[self] = None
+            if self.partition.offline:  # they never will be
+                self.progressed()
             return
         self.loaded = True
         self.run(self.shard.loaded(self._node.env.now_ms()))
 
     def progressed(self) -> None:
         """More of the partition is durable, or it has failed."""
+        waiters = self.partition.waiters
         if self.partition.offline:
-            self.partition.waiters.pop(self, None)
-            if self.loaded:
+            waiters.pop(self, None)
+            if self._closed:
                 self._refuse_held(ErrorCode.KAFKA_STORAGE_ERROR)
+            else:  # as in Kafka: what it answered would wait for ever for what it has replayed
+                self._start_again(Effects(), ErrorCode.KAFKA_STORAGE_ERROR)
+        elif self._closed:
+            self._release()
+            if not self._held:
+                waiters.pop(self, None)
         elif self.partition.end_offset >= self._end():
-            self.partition.waiters.pop(self, None)
+            waiters.pop(self, None)
             if self.loaded:
                 self._release()
             else:
@@ -420,7 +430,8 @@ class ShardHost(ABC, Generic[S]):
         self._write()
         self._closed = True
         self._cancel_timer()
-        self.partition.waiters.pop(self, None)
+        if not self._held:  # else they may wait for the flush of a marker
+            self.partition.waiters.pop(self, None)
         self._unpin()
         for reply in self.shard.unload().replies:
             answer(reply)
@@ -430,6 +441,7 @@ class ShardHost(ABC, Generic[S]):
         self._batch = []
         self.close()
         self._refuse_held(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.partition.waiters.pop(self, None)
 
 
 H = TypeVar("H", bound="ShardHost[Any]")

@@ -16,7 +16,7 @@ Rules:
 - The new file is complete and synced before it is renamed to `.swap`; that rename is the moment it
   counts, and from then on a crash finishes the swap (KAFKA-12520). With durability `os`, too: it
   takes the place of segments that are flushed, and the start believes sealed segments.
-- A full disk stops a pass before that rename, and nothing has changed.
+- A full disk, any other error or damage stops a pass before that rename, and nothing has changed.
 - The work is done in steps, so that the node can serve between them. A pass ends where segments are
   deleted between two steps, and the next one begins again.
 """
@@ -38,6 +38,7 @@ from kohort.broker.log.loading import CLEANED_SUFFIX, COMPACTED_MARKER, complete
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import Segment
 from kohort.broker.log.txn_index import AbortedTransaction, marker_of
+from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 
 KEY_BYTES_MAX = 64 << 20
@@ -50,6 +51,10 @@ _KEY_OVERHEAD_BYTES = 120
 
 class DiskFullError(Exception):
     """There is no room for the copy; the log is as it was."""
+
+
+class SwapFailedError(Exception):
+    """The copy counts, and could not take the place of its segments: the next start does that."""
 
 
 class Kept(NamedTuple):
@@ -75,22 +80,26 @@ def clean(
     Below `cleaned_to`, where the last pass ended, no key is there twice.
 
     Ends early where segments are deleted meanwhile, or a reader needs them as they are. Raises
-    DiskFullError, OSError, CorruptRecordError.
+    SwapFailedError, and where the log is as it was: DiskFullError, OSError, CorruptRecordError.
     """
     drops = log.drops
     steps = _pass(files, log, now_ms, durable=durable, cleaned_to=cleaned_to)
-    for done in steps:
-        yield done
-        if log.drops != drops or log.pins:
-            steps.close()
-            _remove_unfinished(files, log.directory)
-            return
+    try:
+        for done in steps:
+            yield done
+            if log.drops != drops or log.pins:
+                steps.close()
+                _remove_unfinished(files, log.directory)
+                return
+    except (OSError, CorruptRecordError):
+        _remove_unfinished(files, log.directory)
+        raise
 
 
 def _remove_unfinished(files: Files, directory: str) -> None:
-    for name in files.list(directory):
-        if name.endswith(CLEANED_SUFFIX):
-            with suppress(OSError):  # then it goes at the next start
+    with suppress(OSError):  # then it goes at the next start
+        for name in files.list(directory):
+            if name.endswith(CLEANED_SUFFIX):
                 files.remove(f"{directory}/{name}")
 
 
@@ -122,7 +131,10 @@ def _pass(
                 rewriting.finish(durable=durable)
             finally:
                 rewriting.close()
-        rewriting.swap(durable=durable)
+        try:
+            rewriting.swap(durable=durable)
+        except (OSError, CorruptRecordError) as error:
+            raise SwapFailedError(str(error)) from error
         yield group[-1].next_offset
 
 

@@ -73,8 +73,10 @@ def marker_with_horizon(header: BatchHeader, batch: Buffer, horizon_ms: int) -> 
     """A transaction's marker with the time from which it may go.
 
     Its record stays byte for byte, so that it is read as any other marker (`marker_of`); its own
-    timestamp, unlike that of the batch, is the horizon then. Nobody asks for it.
+    timestamp, unlike that of the batch, is the horizon then. Nobody asks for it. Raises
+    CorruptRecordError for one that is damaged: it must not get a right checksum.
     """
+    check_batch(batch, BatchHeader(batch, 0))
     out = bytearray(batch)
     _ATTRIBUTES.pack_into(out, 21, header.attributes | ATTRIBUTE_DELETE_HORIZON)
     _BASE_TIMESTAMP.pack_into(out, 27, horizon_ms)
@@ -90,7 +92,7 @@ def records_of(header: BatchHeader, batch: Buffer) -> list[tuple[int, bytes | No
     """
     records: list[tuple[int, bytes | None, bool]] = []
     try:
-        chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
+        chunk = Chunk("", 0, batch, header.base_offset)
         while not chunk.exhausted:
             some = chunk.next_records(1_000)
             records.extend((record.offset, record.key, record.value is None) for record in some)

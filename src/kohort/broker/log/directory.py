@@ -215,7 +215,9 @@ class DataDirectory:
             self = cls(files, Registry.decode(data), durable=durable, reserves=reserves)
         if self.clean:
             files.remove(CLEAN_MARKER)
-        if durable:  # a crash may have left directories whose names are not on the disk yet
+        # With `os`, too, the marker must not come back with a power cut. And a crash may have left
+        # directories whose names are not on the disk yet.
+        if durable or self.clean:
             files.sync_dir("")
         self.finish_deletions()
         self._take_reserve()
@@ -244,6 +246,16 @@ class DataDirectory:
         if self._refusing:
             self._refusing = False
             log.warning("%s can be written again", TOPICS_FILE)
+
+    def save_at_start(self) -> None:
+        """The same before anything is served. On a full disk it is written with checkpoints: who is
+        to free space needs a broker that starts. Raises OSError."""
+        try:
+            self.save(frees=True)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            self._settled = False
 
     def finish_deletions(self) -> None:
         """Remove the directories of deleted topics."""

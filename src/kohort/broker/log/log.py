@@ -584,9 +584,7 @@ class PartitionLog:
         """What saves the next start from reading the log; a short one is read as fast."""
         active = self.active
         whole = len(self.segments) == 1 and active.base_offset == 0
-        begun = self.leader_epoch > 0 and self.epochs.begin(self.leader_epoch, active.next_offset)
-        if begun or self._epochs_unwritten:
-            # Nothing was appended in it since a crash: no batch would say that it had begun.
+        if self._epochs_unwritten:
             path = f"{self.directory}/{EPOCHS_FILE}"
             replace_file(self._files, path, self.epochs.encode(), durable=self._durable)
         if not active.index.on_disk and not active.index.is_short:

@@ -108,6 +108,8 @@ class BrokerState:
             )
             self._settle_nodes()
             self._open_stored()
+            if not self.directory.clean:
+                self._keep_new_epochs()
         except OSError as error:
             raise StorageError(f"the data directory cannot be read: {error}") from error
         self._producer_ids: Iterator[int] = iter(())
@@ -165,6 +167,26 @@ class BrokerState:
             how = "closed in order" if self.directory.clean else "recovered, as after a crash"
             took_ms = self.env.now_ms() - began_ms
             log.info("opened %d logs in %.1f s: %s", len(stored), took_ms / 1_000, how)
+
+    def _keep_new_epochs(self) -> None:
+        """Keep the epochs that a crash began, of all topics at once: with `os` a power cut takes
+        what is appended in them, and they must not be given again. Raises OSError."""
+        changed = False
+        for topic in self.topics:
+            if self.durability is Durability.OS:
+                self._follow_lost(topic)
+            leaders = self.leadership.unlike_new(topic.name)
+            changed |= leaders != topic.record.leaders
+            topic.record.leaders = leaders
+        if changed:
+            self.directory.save_at_start()
+
+    def _follow_lost(self, topic: Topic) -> None:
+        """Begin epochs where nothing is found: there may have been records before a power cut."""
+        for partition in topic.partitions:
+            if partition.log is None or not partition.log.size:
+                self.leadership.recovered(*partition.key, partition.leader_epoch + 1)
+                partition.follow(self.leadership.at(*partition.key))
 
     def _warn_of_missing_segments(self) -> None:
         """Files that a clean shutdown left and that are gone."""

@@ -1,6 +1,8 @@
 """When logs are compacted: one at a time, between other work.
 
-A log that is being read in pieces (a group shard that is being loaded) is left alone meanwhile.
+A log that is being read in pieces (a group shard that is being loaded) is left alone meanwhile. One
+that is damaged, or that the disk refuses to copy, is left alone until the next start, and served as
+before (Kafka: an uncleanable partition).
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.base.config import Durability
-from kohort.broker.log.cleaner import DiskFullError, clean, worth_cleaning
+from kohort.broker.log.cleaner import DiskFullError, SwapFailedError, clean, worth_cleaning
 from kohort.broker.log.log import PartitionLog
-from kohort.broker.state.partition import Partition
+from kohort.broker.state.partition import Partition, cure_for
 from kohort.errors import BrokerError, CorruptRecordError
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class CompactionSchedule:
         """By topic id and partition: where the last pass ended."""
         self._postponed: set[bytes] = set()
         """Those that found no room, which has been logged."""
+        self._uncleanable: set[bytes] = set()
+        """Those that are left alone until the next start, which has been logged."""
         self._running = False
 
     def look(self) -> None:
@@ -52,6 +56,8 @@ class CompactionSchedule:
         for partition in self._services.opened():
             opened = partition.log
             if opened is None or opened.closed or opened.offline or opened.pins:
+                continue
+            if _id(partition) in self._uncleanable:
                 continue
             if opened.config.compact and self._worth(partition, opened):
                 steps = clean(
@@ -68,7 +74,7 @@ class CompactionSchedule:
         try:
             return worth_cleaning(opened, self._cleaned_to.get(_id(partition), 0))
         except (OSError, CorruptRecordError) as error:
-            partition.fail_unreadable(error)
+            self._leave(partition, error)
             return False
 
     def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
@@ -82,8 +88,11 @@ class CompactionSchedule:
         except DiskFullError as error:
             self._postpone(partition, error)
             return
-        except (OSError, BrokerError, CorruptRecordError) as error:
+        except SwapFailedError as error:
             partition.fail(f"compaction failed: {error}")
+            return
+        except (OSError, BrokerError, CorruptRecordError) as error:
+            self._leave(partition, error)
             return
         if done is None:
             self._postponed.discard(_id(partition))
@@ -103,6 +112,15 @@ class CompactionSchedule:
                 error,
             )
         self._postponed.add(_id(partition))
+
+    def _leave(self, partition: Partition, error: Exception) -> None:
+        self._uncleanable.add(_id(partition))
+        log.error(
+            "compaction of %s-%d ends until the broker is restarted, and its log grows: %s%s",
+            *partition.key,
+            error,
+            cure_for(error),
+        )
 
 
 def _id(partition: Partition) -> bytes:

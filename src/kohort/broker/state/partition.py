@@ -266,12 +266,15 @@ class Partition:
 
     def fail_unreadable(self, error: Exception) -> None:
         """Take the partition offline because its log cannot be read, and say how to repair it."""
-        cure = ""
-        if isinstance(error, CorruptRecordError):
-            cure = "; stop the broker and run `kohort broker repair DATA_DIR`"
-        self.fail(f"it cannot be read: {error}{cure}")
+        self.fail(f"it cannot be read: {error}{cure_for(error)}")
 
     def wake(self) -> None:
         """Tell those who wait."""
         for waiter in list(self.waiters) if self.waiters else ():
             waiter.progressed()
+
+
+def cure_for(error: Exception) -> str:
+    """What to do about an error of a log's reader, for the end of a message."""
+    damaged = isinstance(error, CorruptRecordError)
+    return "; stop the broker and run `kohort broker repair DATA_DIR`" if damaged else ""
