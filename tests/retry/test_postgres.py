@@ -140,7 +140,11 @@ def test_no_isolation_level_of_a_database_lets_a_scheduled_copy_be_passed(
         move = ProgressMove("retry_topic", 0, retry_topic.epoch, (NOWHERE, ""), 1, "")
         assert locked.wait(PATIENCE_S)
         try:
-            passing.append(other.advance(Advance("p", 1, [move], inert=[place]), done_at))
+            passing.append(
+                other.advance(
+                    Advance("p", 1, [move], inert={place: scheduled(place).retry_id}), done_at
+                )
+            )
         except StoreBusyError as error:  # then it is tried again, and sees it
             passing.append(error)
 

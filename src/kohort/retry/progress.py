@@ -12,12 +12,12 @@ Rules (E3, invariants X1-X8):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kohort.errors import KohortError
+from kohort.errors import DataLossError, KohortError
 from kohort.retry.ledger import Claim, LedgerRow, Place, Status
 from kohort.retry.sql_statements import Params, Statement
 
@@ -61,7 +61,11 @@ class ProgressMove(NamedTuple):
 
 @dataclass(slots=True)
 class Advance:
-    """Everything that one batch of an app changes. `inert`: copies that are passed unrun."""
+    """Everything that one batch of an app changes.
+
+    Args:
+        inert: the places of copies that are passed unrun, with the retry id of each.
+    """
 
     pipeline: str
     now_ms: int
@@ -69,7 +73,7 @@ class Advance:
     statements: list[Statement] = field(default_factory=list[Statement])
     claims: list[Claim] = field(default_factory=list[Claim])
     rows: list[LedgerRow] = field(default_factory=list[LedgerRow])
-    inert: Sequence[Place] = ()
+    inert: Mapping[Place, str] = field(default_factory=dict[Place, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +246,26 @@ class Progress(ABC):
 
     def _look_for_revived(self, cursor: Any, change: Advance) -> None:
         revived: list[Place] = []
-        for place in change.inert:
+        for place, retry_id in change.inert.items():
             cursor.execute(
                 self._sql(
-                    "SELECT 1 FROM kohort_ledger WHERE pipeline = ? AND dest = ? "
+                    "SELECT retry_id FROM kohort_ledger WHERE pipeline = ? AND dest = ? "
                     "AND copy_partition = ? AND copy_offset = ? AND status = 'scheduled'"
                 ),
                 (change.pipeline, place.topic, place.partition, place.offset),
             )
-            if cursor.fetchone() is not None:
-                revived.append(place)
+            row = cursor.fetchone()
+            if row is None:
+                continue
+            if row[0] != retry_id:
+                raise DataLossError(
+                    f"{place.topic}-{place.partition} has lost records: at offset {place.offset} "
+                    f"it holds a copy of {retry_id}, and the ledger names that place for {row[0]}, "
+                    "which waits for another try. The cluster has lost what it had acknowledged (a "
+                    "power cut with durability os, an unclean leader election). To continue "
+                    f"without {row[0]}, delete its row with status 'scheduled' from kohort_ledger; "
+                    "its value is at its origin"
+                )
+            revived.append(place)
         if revived:
             raise LostRaceError(Advanced(revived=revived))

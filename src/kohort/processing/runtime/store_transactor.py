@@ -274,7 +274,8 @@ class StoreTransactor(Transactor):
         change = Advance(self._group, now, moves)
         effects = [effect for publication in batch.publications for effect in publication.effects]
         change.statements = statements(effects)
-        change.inert = [_here(p.item) for p in batch.publications if p.inert]
+        inert = [p.item for p in batch.publications if p.inert]
+        change.inert = {_here(item): attempt_of(item).origin.retry_id for item in inert}
         for publication in batch.publications:
             for entries in _entries(publication, now):
                 if entries.claim is not None:
