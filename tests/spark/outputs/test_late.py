@@ -18,15 +18,22 @@ if TYPE_CHECKING:
     from kohort.testing import Cluster
 
 
-def windows(cluster: Cluster, clicks: str, directory: Path, **how: Any) -> Pipeline:
-    """Clicks by minute, with a watermark of a minute; in update mode, or as `how` says."""
+def windows(
+    cluster: Cluster,
+    clicks: str,
+    directory: Path,
+    *,
+    trigger: str = "500ms",
+    output_mode: str | None = None,
+) -> Pipeline:
+    """Clicks by minute, with a watermark of a minute; in update mode by default."""
     p = Pipeline(
         f"late-{clicks}",
         store=f"sqlite:///{directory / 'db.sqlite'}",
         retries="none",
         bootstrap_servers=cluster.bootstrap,
         checkpoint=directory / "checkpoint",
-        **({"trigger": how.pop("trigger")} if "trigger" in how else {}),
+        trigger=trigger,
     )
 
     @p.setup
@@ -35,7 +42,7 @@ def windows(cluster: Cluster, clicks: str, directory: Path, **how: Any) -> Pipel
 
     p.source(clicks, name="clicks", schema="at TIMESTAMP")
 
-    @p.table("minutes", key="start", **how)
+    @p.table("minutes", key="start", output_mode=output_mode)
     def minutes(clicks: Any) -> Any:
         from pyspark.sql import functions as F
 
