@@ -87,3 +87,10 @@ def test_a_new_partition_is_read_from_where_it_began() -> None:
     end = Position({("t", 0): 9, ("t", 1): 7}, began={("t", 0): 0, ("t", 1): 2})
     found = ranges(Position({("t", 0): 9}), end)
     assert found == [Range("t", 1, 2, 7, "", True)]
+
+
+def test_no_task_has_more_records_than_asked_for() -> None:
+    """Two pieces that fit each were one task."""
+    spans = [Range("t", partition, 0, 60) for partition in range(3)]
+    tasks = pack(spans, 1, max_records=100, split=True)
+    assert [sum(span.size for span in task) for task in tasks] == [60, 60, 60]

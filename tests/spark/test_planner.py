@@ -117,6 +117,44 @@ def planner(port: Any, clock: Clock | None = None, **options: Any) -> Planner:
     return Planner(parsed, port, clock or Clock(), tasks=2)
 
 
+def test_a_batch_read_leaves_the_group_alone() -> None:
+    """Its first start was kept for ever, and retention behind it was reported as lost data."""
+    port = FakePort({T0: [1] * 5, T1: []})
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "group.id": "g"}
+    options = parse_source(given, streaming=False)
+    assert Planner(options, port, Clock(), tasks=2).initial().next[T0] == 0
+    assert not port.group
+    port.starts = {T0: 3}
+    again = Planner(options, port, Clock(), tasks=2)
+    assert again.initial().next[T0] == 3
+    assert again.latest(again.initial()).next[T0] == 5
+    assert not port.group
+    port.group = {T0: 4}
+    from_group = parse_source({**given, "startingOffsets": "group"}, streaming=False)
+    assert Planner(from_group, port, Clock(), tasks=2).initial().next[T0] == 4
+
+
+def test_publish_progress_false_commits_no_start_either() -> None:
+    port = FakePort({T0: [1] * 5, T1: []}, refuse=True)
+    made = planner(port, group_id="g", startingOffsets="latest", publishProgress="false")
+    assert made.initial().next[T0] == 5
+    made.latest(made.initial())
+    assert not port.group
+
+
+def test_a_batch_of_markers_alone_ends_where_the_log_does() -> None:
+    """Asked for up to there, it was refused as past the end."""
+    port = FakePort({T0: [1] * 11, T1: []}, markers={(T0, 10)})
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "subscribe": "t",
+        "startingOffsets": '{"t": {"0": 10, "1": -2}}',
+        "endingOffsets": '{"t": {"0": 11, "1": -1}}',
+    }
+    made = Planner(parse_source(given, streaming=False), port, Clock(), tasks=2)
+    assert made.latest(made.initial()).next[T0] == 11
+
+
 def test_latest_is_kept_in_the_group_at_once() -> None:
     """Asked again after a restart, the start is still the same."""
     port = FakePort({T0: [1] * 5, T1: [1] * 7})

@@ -154,6 +154,10 @@ def pack(
     loads = [(0, index) for index in range(len(bins))]
     for span in sorted(spans, key=lambda s: (-s.size, s.topic, s.partition, s.start)):
         load, lightest = loads[0]
+        if split and max_records and load and load + span.size > max_records:
+            heapq.heappush(loads, (span.size, len(bins)))
+            bins.append([span])
+            continue
         bins[lightest].append(span)
         heapq.heapreplace(loads, (load + span.size, lightest))
     return [sorted(b, key=lambda s: (s.topic, s.partition, s.start)) for b in bins if b]

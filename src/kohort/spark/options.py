@@ -181,6 +181,11 @@ class SourceOptions:
     streaming: bool = False
 
     @property
+    def commits(self) -> bool:
+        """Whether progress is committed to the group: a stream's, which continues there."""
+        return self.group is not None and self.publish_progress and self.streaming
+
+    @property
     def least_records_a_task(self) -> int:
         """Fewer are read by one task; by default 1 where the number of tasks is set."""
         default = 1 if self.min_partitions else SMALL_TASK
@@ -212,7 +217,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     _only_one_subscription(found)
     _only_where_they_apply(found, streaming=streaming)
     group = found.get("group.id")
-    default = GROUP if group else ("latest" if streaming else "earliest")
+    default = (GROUP if group else "latest") if streaming else "earliest"
     starting = _start(found.get("startingOffsets", default), "startingOffsets")
     if starting == GROUP and not group:
         raise ConfigError("startingOffsets=group needs group.id")

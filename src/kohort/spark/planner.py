@@ -129,7 +129,7 @@ class Planner:
         kept = self._port.committed(group, moving) if group and moving else {}
         offsets = self._resolve({**asked, **kept})
         fresh = {at: offsets[at] for at in moving if at not in kept}
-        if fresh:
+        if fresh and self._options.commits:
             self._keep(fresh)
         return offsets
 
@@ -222,7 +222,7 @@ class Planner:
             if start.initial:
                 self._check_begins_within(origin, self._target)
         target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
-        if not self._has_records(origin, target):
+        if self._options.streaming and not self._has_records(origin, target):
             self.ends.update(origin)
             target = dict(origin)
         if self._made_anew(origin, self._target):
@@ -461,7 +461,7 @@ class Planner:
 
     def _publish(self, start: Mapping[TopicPartition, int]) -> None:
         group = self._options.group
-        if group is None or not self._options.publish_progress:
+        if group is None or not self._options.commits:
             return
         if self._published is None:
             self._published = self._port.committed(group, list(start))
