@@ -310,6 +310,38 @@ def test_a_topic_that_was_created_again_is_refused_before_anything_starts(tmp_pa
             store.close()
 
 
+def test_an_intermediate_topic_begins_at_its_end_and_a_new_partition_of_it_at_its_start(
+    tmp_path: Path,
+) -> None:
+    """A store without its fences has written none of its rows; one that has them, all of them."""
+    with Cluster() as cluster:
+        pipeline = loader(cluster, tmp_path, "orders", retries="none")
+        from kohort.retry.cluster_port import ClusterPort
+
+        handed = "kohort.p.step.intermediate"
+        for name in ("orders", handed):
+            cluster.create_topic(name, partitions=1)
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for name in ("orders", handed):
+                producer.send(name, b"of an earlier store", partition=0)
+        store, port = pipeline.open_store(), ClusterPort(pipeline.client_config)
+        pipeline.prepare_store(store)
+        try:
+            ensure_topics("pipeline", pipeline.topics, port, bootstrap=cluster.bootstrap)
+            open_fences(pipeline, store, port, [handed])
+            with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                admin.create_partitions({handed: 2})
+            with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                producer.send(handed, b"of this one", partition=1)
+            open_fences(pipeline, store, port, [handed])
+            fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}
+        finally:
+            port.close()
+            store.close()
+    opened = {at: start for at, start in fences.items() if at[0] in ("orders", handed)}
+    assert opened == {("orders", 0): 0, (handed, 0): 1, (handed, 1): 0}
+
+
 def schedule(pipeline: Pipeline, dest: str) -> None:
     """One failed record waits in `dest`."""
     store = pipeline.open_store()

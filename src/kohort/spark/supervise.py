@@ -545,14 +545,16 @@ def open_fences(
     """A fence for every partition, made at the log's start where there is none.
 
     Args:
-        forwarded: the intermediate topics.
+        forwarded: the intermediate topics. One without any fence begins at its end: the rows there
+            are of an earlier store, and those of this store are yet to be written.
 
     The queries then start at the fences, and a retry topic has its fence before any copy is read.
     Raises DataLossError when a topic is there no longer, or was deleted and created again.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
-    names += forwarded
+    handed = set(forwarded)
+    names += handed
     gone = [n for n in names if n not in views]
     if gone:
         raise DataLossError(
@@ -568,7 +570,13 @@ def open_fences(
     if not missing:
         return
     now = int(time.time() * 1000)
-    for (topic, partition), start in port.earliest(missing).items():
+    # What an open transaction of the earlier store holds back is aborted before a step writes.
+    anew = handed - {topic for topic, _ in known}
+    at_end = [at for at in missing if at[0] in anew]
+    at_start = [at for at in missing if at[0] not in anew]
+    starts = port.earliest(at_start) if at_start else {}
+    starts |= port.latest(at_end) if at_end else {}
+    for (topic, partition), start in starts.items():
         store.open_fence(pipeline.name, topic, views[topic].topic_id, partition, start, now)
 
 

@@ -131,6 +131,23 @@ def test_a_step_that_owes_a_transaction_keeps_its_name_until_it_has_ended(
     assert len(job.read(job.changes)) == 4
 
 
+def test_a_pipeline_whose_store_was_deleted_counts_nothing_of_its_former_life(
+    spark: SparkSession, job: Job
+) -> None:
+    """It reads its sources again; its intermediate topic still has the rows of the first time."""
+    job.price("nut", 2)
+    job.order(0, "nut", 1)
+    job.order(1, "nut", 2)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    for path in job.directory.glob("db.sqlite*"):
+        path.unlink()
+    shutil.rmtree(job.directory / "checkpoint")
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    assert job.query("SELECT count(*), sum(amount) FROM orders") == [(2, 3)]
+    assert job.query("SELECT item, amount FROM totals") == [("nut", 3)]
+
+
 @pytest.mark.extended
 def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job) -> None:
     """Their positions are in the database; a stateful stage's truth includes its checkpoint."""
