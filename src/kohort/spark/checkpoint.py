@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -151,6 +151,25 @@ def check_topics(files: CheckpointFiles, name: str, step: str, topics: Iterable[
         )
     if before != names:
         files.write(f"{name}.topics", json.dumps(names))
+
+
+def check_state(
+    files: CheckpointFiles, name: str, step: str, topics: Iterable[str], read: Collection[str]
+) -> None:
+    """Raise ConfigError when a step that keeps state would begin without that of earlier rows.
+
+    Args:
+        topics: what it reads.
+        read: the topics of which the pipeline has read something.
+    """
+    begun = [topic for topic in topics if topic in read]
+    if begun and not files.exists(name):
+        raise ConfigError(
+            f"step {step} would begin without state, and rows of {', '.join(begun)} were read "
+            f"before: the step has another name, or its checkpoint {files.location(name)} was "
+            "deleted. Nothing was started. Put back its name or the checkpoint, or rebuild the "
+            "tables with a pipeline of another name (kohort pipeline replay)"
+        )
 
 
 def _topics(files: CheckpointFiles, name: str) -> list[str] | None:

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.errors import KohortError, ProtocolError
 from kohort.retry.cluster_port import ClusterPort, now_ms
+from kohort.retry.ledger_view import books
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
 from kohort.retry.topics import TopicSpec, most_bytes
-from kohort.spark.checkpoint import begin_anew_for_other_topics, check_topics
+from kohort.spark.checkpoint import begin_anew_for_other_topics, check_state, check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
 from kohort.spark.dataframes.books import BatchRange
@@ -128,11 +129,20 @@ class PipelineStages:
             if name not in views
         )
 
+    def check_state(self, store: Store) -> None:
+        """Raise ConfigError where a step would begin without the state of rows that were read."""
+        name = self.pipeline.name
+        read = {book.topic for book in books(store, name) if book.next_offset > book.since_offset}
+        for stage in self.stages:
+            if stage.stateful is not None:
+                topics, _ = self.topics_of(stage)
+                check_state(self.checkpoint, _checkpoint_of(stage), stage.name, topics, read)
+
     def start(self, stage: Stage, port: ClusterPort, mode: str) -> Any:
         """Start the query of a stage."""
         pipeline = self.pipeline
         topics, delays = self.topics_of(stage)
-        checkpoint = f"stage-{stage.name}"
+        checkpoint = _checkpoint_of(stage)
         if stage.stateful is not None:
             check_topics(self.checkpoint, checkpoint, stage.name, topics)
         elif begin_anew_for_other_topics(self.checkpoint, checkpoint, topics):
@@ -270,6 +280,11 @@ class PipelineStages:
             lambda query_id: late_rows(self.spark, query_id),
             lambda: self._ending,
         )
+
+
+def _checkpoint_of(stage: Stage) -> str:
+    """Where a stage's checkpoint is below the pipeline's."""
+    return f"stage-{stage.name}"
 
 
 def too_many_partitions(step: str, partitions: int, cores: int, checkpoint: str) -> str:

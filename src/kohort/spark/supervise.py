@@ -218,6 +218,8 @@ class Supervisor:
             queries: list[Any] = []
             try:
                 self._check_replays(store)
+                if self._stages is not None:
+                    self._stages.check_state(store)
                 open_fences(self._pipeline, store, port, self._forwarded)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)

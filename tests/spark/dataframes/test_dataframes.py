@@ -162,8 +162,23 @@ def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job
     shutil.rmtree(job.directory / "checkpoint" / "stage-totals")
     job.order(2, "nut", 1)
     job.pipeline = job.made()
-    with pytest.raises(Exception, match="The state of a query is part of its checkpoint"):
+    with pytest.raises(ConfigError, match="step totals would begin without state"):
         job.pipeline.run("available_now", spark=spark, max_restarts=0)
+
+
+@pytest.mark.extended
+def test_a_step_that_keeps_state_is_not_renamed(spark: SparkSession, job: Job) -> None:
+    """Under another name it would begin empty, and write over the sums of all rows before."""
+    job.price("nut", 2)
+    job.order(0, "nut", 1)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.order(1, "nut", 1)
+    job.pipeline = job.made(sums="sums")
+    with pytest.raises(ConfigError, match="step sums would begin without state"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()
 
 
 def test_two_steps_that_keep_state_read_the_rows_of_one(
