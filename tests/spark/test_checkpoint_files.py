@@ -15,6 +15,7 @@ from kohort.spark.checkpoint import (
     begin_anew_for_other_topics,
     check_state,
     check_topics,
+    note_queries,
     topics_of,
 )
 from kohort.spark.checkpoint_files import CheckpointFiles, LocalFiles, checkpoint_files
@@ -65,6 +66,19 @@ def test_a_step_without_its_state_does_not_begin_behind_rows_that_were_read(
         check_state(files, "stage-sums", "sums", ["a", "b"], {"orders", "b"})
     files.write("stage-sums/offsets/0", "v1")
     check_state(files, "stage-sums", "sums", ["a", "b"], {"orders", "b"})
+
+
+def test_a_state_is_of_every_run(files: CheckpointFiles) -> None:
+    """A step that was left out has missed rows, whichever run asks; one that never ran has not."""
+    files.write("stage-sums/offsets/0", "v1")
+    check_state(files, "stage-sums", "sums", ["a"], {"a"})  # an older release has made no note
+    note_queries(files, ["stage-sums", "stage-orders"])
+    check_state(files, "stage-sums", "sums", ["a"], {"a"})
+    note_queries(files, ["stage-orders"])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="step sums was taken out for a run"):
+            check_state(files, "stage-sums", "sums", ["a"], {"a"})
+    check_state(files, "stage-counts", "counts", ["b"], {"a"})
 
 
 def test_the_offsets_of_a_batch_are_read_from_sparks_log(files: CheckpointFiles) -> None:

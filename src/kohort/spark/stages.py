@@ -130,19 +130,19 @@ class PipelineStages:
         )
 
     def check_state(self, store: Store) -> None:
-        """Raise ConfigError where a step would begin without the state of rows that were read."""
+        """Raise ConfigError where a step keeps state, and has not that of all rows before."""
         name = self.pipeline.name
         read = {book.topic for book in books(store, name) if book.next_offset > book.since_offset}
         for stage in self.stages:
             if stage.stateful is not None:
                 topics, _ = self.topics_of(stage)
-                check_state(self.checkpoint, _checkpoint_of(stage), stage.name, topics, read)
+                check_state(self.checkpoint, checkpoint_of(stage), stage.name, topics, read)
 
     def start(self, stage: Stage, port: ClusterPort, mode: str) -> Any:
         """Start the query of a stage."""
         pipeline = self.pipeline
         topics, delays = self.topics_of(stage)
-        checkpoint = _checkpoint_of(stage)
+        checkpoint = checkpoint_of(stage)
         if stage.stateful is not None:
             check_topics(self.checkpoint, checkpoint, stage.name, topics)
         elif begin_anew_for_other_topics(self.checkpoint, checkpoint, topics):
@@ -282,7 +282,7 @@ class PipelineStages:
         )
 
 
-def _checkpoint_of(stage: Stage) -> str:
+def checkpoint_of(stage: Stage) -> str:
     """Where a stage's checkpoint is below the pipeline's."""
     return f"stage-{stage.name}"
 

@@ -38,7 +38,12 @@ from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
-from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
+from kohort.spark.checkpoint import (
+    CheckpointLock,
+    begin_anew_for_other_topics,
+    note_queries,
+    topics_of,
+)
 from kohort.spark.checkpoint_files import (
     LOCAL_CHECKPOINTS,
     LocalFiles,
@@ -61,7 +66,7 @@ from kohort.spark.sessions import (
     session,
     uses_connect,
 )
-from kohort.spark.stages import Owner, PipelineStages
+from kohort.spark.stages import Owner, PipelineStages, checkpoint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -320,6 +325,9 @@ class Supervisor:
     def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
         queries: list[Any] = []
         make_active(spark)
+        names = [SOURCE, RETRIES] if self._pipeline.handlers else []
+        names += map(checkpoint_of, self._stages.stages) if self._stages is not None else []
+        note_queries(checkpoint_files(self._pipeline.checkpoint, spark), names)
         try:
             if self._pipeline.handlers:
                 queries += self._start_handlers(spark, store, port, mode)

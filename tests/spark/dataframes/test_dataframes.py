@@ -181,6 +181,20 @@ def test_a_step_that_keeps_state_is_not_renamed(spark: SparkSession, job: Job) -
     job.check()
 
 
+@pytest.mark.extended
+def test_a_step_that_keeps_state_does_not_come_back(spark: SparkSession, job: Job) -> None:
+    """The rows of the runs without it would be missing in its sums."""
+    job.price("nut", 2)
+    for number, sums in enumerate(("totals", None)):
+        job.order(number, "nut", 1)
+        job.pipeline = job.made(sums=sums)
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="step totals was taken out for a run"):
+            job.pipeline.run("available_now", spark=spark, max_restarts=0)
+
+
 def test_two_steps_that_keep_state_read_the_rows_of_one(
     spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path
 ) -> None:
