@@ -243,6 +243,32 @@ def test_a_stage_goes_on_without_one_of_its_sources(
     assert loaded == [(1,), (2,), (11,)]
 
 
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_handlers_and_steps_take_a_topic_over_from_each_other(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """The checkpoint of the one is behind what the other has loaded meanwhile."""
+    name = topic(1)
+
+    def steps() -> Pipeline:
+        p = loader(cluster, tmp_path, retries="none")
+        p.source(name, name="numbers", schema="n INT")
+
+        @p.table(name)
+        def loaded(numbers: Any) -> Any:
+            return numbers.selectExpr("n", "0 AS p", "0 AS o")
+
+        return p
+
+    for n in range(4):
+        produce(name, *rows(n))
+        pipeline = steps() if n % 2 else loader(cluster, tmp_path, name, retries="none")
+        pipeline.run("available_now", spark=spark, max_restarts=0)
+        assert numbers(pipeline, name) == list(range(n + 1))
+
+
 def dies(_: object) -> None:
     """The batch is in Spark's log of offsets, and not committed."""
     raise RuntimeError("the driver dies")

@@ -12,6 +12,7 @@ import pytest
 
 from kohort.errors import ConfigError, ProtocolError
 from kohort.spark.checkpoint import (
+    begin_anew_after_absence,
     begin_anew_for_other_topics,
     check_state,
     check_topics,
@@ -66,6 +67,19 @@ def test_a_step_without_its_state_does_not_begin_behind_rows_that_were_read(
         check_state(files, "stage-sums", "sums", ["a", "b"], {"orders", "b"})
     files.write("stage-sums/offsets/0", "v1")
     check_state(files, "stage-sums", "sums", ["a", "b"], {"orders", "b"})
+
+
+def test_a_query_that_was_away_begins_anew(files: CheckpointFiles) -> None:
+    """Its positions are older than the store's: none of its batches could be committed."""
+    for name in ("source", "stage-orders"):
+        files.write(f"{name}/offsets/0", "v1")
+    assert begin_anew_after_absence(files, ["source"]) == []  # an older release made no note
+    note_queries(files, ["stage-orders", "stage-sums"])
+    assert begin_anew_after_absence(files, ["stage-orders", "retry_topics"]) == []
+    assert begin_anew_after_absence(files, ["stage-orders", "source"]) == ["source"]
+    assert begin_anew_after_absence(files, ["stage-orders", "source"]) == []
+    assert files.exists("stage-orders")
+    assert not files.exists("source")
 
 
 def test_a_state_is_of_every_run(files: CheckpointFiles) -> None:

@@ -155,6 +155,19 @@ def check_topics(files: CheckpointFiles, name: str, step: str, topics: Iterable[
         files.write(f"{name}.topics", json.dumps(names))
 
 
+def begin_anew_after_absence(files: CheckpointFiles, names: Iterable[str]) -> list[str]:
+    """Remove the checkpoints of queries that were not among those of the last run; returns them.
+
+    Others may have read their topics since, so that the store's fences are ahead. Asked before
+    `note_queries`, and not of queries that keep state.
+    """
+    last = _listed(files, QUERIES)
+    stale = [] if last is None else [n for n in names if n not in last and files.exists(n)]
+    for name in stale:
+        files.remove(name)
+    return stale
+
+
 def note_queries(files: CheckpointFiles, names: Iterable[str]) -> None:
     """Note the queries of a run, before the first of them reads anything."""
     present = sorted(names)

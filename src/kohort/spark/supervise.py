@@ -40,12 +40,14 @@ from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import (
     CheckpointLock,
+    begin_anew_after_absence,
     begin_anew_for_other_topics,
     note_queries,
     topics_of,
 )
 from kohort.spark.checkpoint_files import (
     LOCAL_CHECKPOINTS,
+    CheckpointFiles,
     LocalFiles,
     checkpoint_files,
     is_url,
@@ -325,9 +327,7 @@ class Supervisor:
     def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
         queries: list[Any] = []
         make_active(spark)
-        names = [SOURCE, RETRIES] if self._pipeline.handlers else []
-        names += map(checkpoint_of, self._stages.stages) if self._stages is not None else []
-        note_queries(checkpoint_files(self._pipeline.checkpoint, spark), names)
+        self._note_queries(checkpoint_files(self._pipeline.checkpoint, spark))
         try:
             if self._pipeline.handlers:
                 queries += self._start_handlers(spark, store, port, mode)
@@ -338,6 +338,22 @@ class Supervisor:
             _stop(queries)
             raise
         return queries
+
+    def _note_queries(self, files: CheckpointFiles) -> None:
+        """Note what runs, and let queries that were away begin at the store's fences."""
+        pipeline = self._pipeline
+        stages = self._stages.stages if self._stages is not None else []
+        stateless = [SOURCE, RETRIES] if pipeline.handlers else []
+        stateless += [checkpoint_of(s) for s in stages if s.stateful is None]
+        for name in begin_anew_after_absence(files, stateless):
+            log.info(
+                "pipeline %s did not have query %s when it ran last: it starts again at the "
+                "store's fences",
+                pipeline.name,
+                name,
+            )
+        stateful = [checkpoint_of(s) for s in stages if s.stateful is not None]
+        note_queries(files, [*stateless, *stateful])
 
     def _start_stages(self, spark: SparkSession, port: ClusterPort, mode: str) -> list[Any]:
         """Start all stages; with available_now the next: it reads what those before it write."""

@@ -129,6 +129,11 @@ def test_a_step_that_owes_a_transaction_keeps_its_name_until_it_has_ended(
     job.order(3, "nut", 3)
     job.pipeline.run("available_now", spark=spark, max_restarts=0)
     assert len(job.read(job.changes)) == 4
+    job.pipeline = job.made()  # rolled back: its checkpoint is older than the store
+    job.order(4, "nut", 4)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    assert len(job.read(job.changes)) == 5
+    job.check()
 
 
 def test_a_pipeline_whose_store_was_deleted_counts_nothing_of_its_former_life(
