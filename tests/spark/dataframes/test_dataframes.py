@@ -173,13 +173,31 @@ def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job
 
 @pytest.mark.extended
 def test_a_step_that_keeps_state_is_not_renamed(spark: SparkSession, job: Job) -> None:
-    """Under another name it would begin empty, and write over the sums of all rows before."""
+    """Under another name it would begin empty, and write over the sums of all rows before.
+
+    With the step that it reads renamed, too, its intermediate topic is a new one.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
     job.price("nut", 2)
     job.order(0, "nut", 1)
     job.pipeline.run("available_now", spark=spark, max_restarts=0)
     job.order(1, "nut", 1)
     job.pipeline = job.made(sums="sums")
-    with pytest.raises(ConfigError, match="step sums would begin without state"):
+    with pytest.raises(ConfigError, match="step sums would begin without state, and rows of"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made(sums=None)
+
+    @job.pipeline.step
+    def valued(priced: DataFrame) -> DataFrame:
+        return priced
+
+    @job.pipeline.table("totals", key="item")
+    def sums(valued: DataFrame) -> DataFrame:
+        return valued.groupBy("item").agg(F.sum("amount").alias("amount"))
+
+    with pytest.raises(ConfigError, match="fill totals, which step totals has filled"):
         job.pipeline.run("available_now", spark=spark, max_restarts=0)
     job.pipeline = job.made()
     job.pipeline.run("available_now", spark=spark, max_restarts=0)
