@@ -243,6 +243,32 @@ def test_a_stage_goes_on_without_one_of_its_sources(
     assert loaded == [(1,), (2,), (11,)]
 
 
+@pytest.mark.extended
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_handlers_and_steps_take_a_topic_over_from_each_other(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """The checkpoint of the one is behind what the other has loaded meanwhile."""
+    name = topic(1)
+
+    def steps() -> Pipeline:
+        p = loader(cluster, tmp_path, retries="none")
+        p.source(name, name="numbers", schema="n INT")
+
+        @p.table(name)
+        def loaded(numbers: Any) -> Any:
+            return numbers.selectExpr("n", "0 AS p", "0 AS o")
+
+        return p
+
+    for n in range(4):
+        produce(name, *rows(n))
+        pipeline = steps() if n % 2 else loader(cluster, tmp_path, name, retries="none")
+        pipeline.run("available_now", spark=spark, max_restarts=0)
+        assert numbers(pipeline, name) == list(range(n + 1))
+
+
 def dies(_: object) -> None:
     """The batch is in Spark's log of offsets, and not committed."""
     raise RuntimeError("the driver dies")
@@ -308,6 +334,38 @@ def test_a_topic_that_was_created_again_is_refused_before_anything_starts(tmp_pa
         finally:
             port.close()
             store.close()
+
+
+def test_an_intermediate_topic_begins_at_its_end_and_a_new_partition_of_it_at_its_start(
+    tmp_path: Path,
+) -> None:
+    """A store without its fences has written none of its rows; one that has them, all of them."""
+    with Cluster() as cluster:
+        pipeline = loader(cluster, tmp_path, "orders", retries="none")
+        from kohort.retry.cluster_port import ClusterPort
+
+        handed = "kohort.p.step.intermediate"
+        for name in ("orders", handed):
+            cluster.create_topic(name, partitions=1)
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for name in ("orders", handed):
+                producer.send(name, b"of an earlier store", partition=0)
+        store, port = pipeline.open_store(), ClusterPort(pipeline.client_config)
+        pipeline.prepare_store(store)
+        try:
+            ensure_topics("pipeline", pipeline.topics, port, bootstrap=cluster.bootstrap)
+            open_fences(pipeline, store, port, [handed])
+            with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                admin.create_partitions({handed: 2})
+            with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                producer.send(handed, b"of this one", partition=1)
+            open_fences(pipeline, store, port, [handed])
+            fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}
+        finally:
+            port.close()
+            store.close()
+    opened = {at: start for at, start in fences.items() if at[0] in ("orders", handed)}
+    assert opened == {("orders", 0): 0, (handed, 0): 1, (handed, 1): 0}
 
 
 def schedule(pipeline: Pipeline, dest: str) -> None:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kohort.errors import ConfigError, ProtocolError
-from kohort.spark.checkpoint import begin_anew_for_other_topics, check_topics, topics_of
+from kohort.spark.checkpoint import (
+    begin_anew_after_absence,
+    begin_anew_for_other_topics,
+    check_state,
+    check_topics,
+    note_queries,
+    topics_of,
+)
 from kohort.spark.checkpoint_files import CheckpointFiles, LocalFiles, checkpoint_files
 from kohort.spark.stages import read_range
 from tests.spark.dataframes.job import Job
@@ -50,6 +57,42 @@ def test_a_state_is_of_the_topics_that_it_was_made_of(files: CheckpointFiles) ->
     with pytest.raises(ConfigError, match="has kept state of c and would read d now"):
         check_topics(files, "stage-sums", "sums", ["d"])
     check_topics(files, "stage-sums", "sums", ["c"])
+
+
+def test_a_step_without_its_state_does_not_begin_behind_rows_that_were_read(
+    files: CheckpointFiles,
+) -> None:
+    check_state(files, "stage-sums", "sums", ["a", "b"], {"orders"})  # the first start
+    with pytest.raises(ConfigError, match=r"rows of b were read before.*stage-sums was deleted"):
+        check_state(files, "stage-sums", "sums", ["a", "b"], {"orders", "b"})
+    files.write("stage-sums/offsets/0", "v1")
+    check_state(files, "stage-sums", "sums", ["a", "b"], {"orders", "b"})
+
+
+def test_a_query_that_was_away_begins_anew(files: CheckpointFiles) -> None:
+    """Its positions are older than the store's: none of its batches could be committed."""
+    for name in ("source", "stage-orders"):
+        files.write(f"{name}/offsets/0", "v1")
+    assert begin_anew_after_absence(files, ["source"]) == []  # an older release made no note
+    note_queries(files, ["stage-orders", "stage-sums"])
+    assert begin_anew_after_absence(files, ["stage-orders", "retry_topics"]) == []
+    assert begin_anew_after_absence(files, ["stage-orders", "source"]) == ["source"]
+    assert begin_anew_after_absence(files, ["stage-orders", "source"]) == []
+    assert files.exists("stage-orders")
+    assert not files.exists("source")
+
+
+def test_a_state_is_of_every_run(files: CheckpointFiles) -> None:
+    """A step that was left out has missed rows, whichever run asks; one that never ran has not."""
+    files.write("stage-sums/offsets/0", "v1")
+    check_state(files, "stage-sums", "sums", ["a"], {"a"})  # an older release has made no note
+    note_queries(files, ["stage-sums", "stage-orders"])
+    check_state(files, "stage-sums", "sums", ["a"], {"a"})
+    note_queries(files, ["stage-orders"])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="step sums was taken out for a run"):
+            check_state(files, "stage-sums", "sums", ["a"], {"a"})
+    check_state(files, "stage-counts", "counts", ["b"], {"a"})
 
 
 def test_the_offsets_of_a_batch_are_read_from_sparks_log(files: CheckpointFiles) -> None:

@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -25,6 +25,8 @@ from kohort.errors import ConfigError
 from kohort.spark.checkpoint_files import CheckpointFiles
 
 LOCK_NAME: Final = "driver.lock"
+QUERIES: Final = "queries"
+"""The note of the queries of the last run."""
 JVM_WAIT_S: Final = 30.0
 POLL_S: Final = 0.1
 _PROC: Final = Path("/proc")
@@ -153,9 +155,61 @@ def check_topics(files: CheckpointFiles, name: str, step: str, topics: Iterable[
         files.write(f"{name}.topics", json.dumps(names))
 
 
+def begin_anew_after_absence(files: CheckpointFiles, names: Iterable[str]) -> list[str]:
+    """Remove the checkpoints of queries that were not among those of the last run; returns them.
+
+    Others may have read their topics since, so that the store's fences are ahead. Asked before
+    `note_queries`, and not of queries that keep state.
+    """
+    last = _listed(files, QUERIES)
+    stale = [] if last is None else [n for n in names if n not in last and files.exists(n)]
+    for name in stale:
+        files.remove(name)
+    return stale
+
+
+def note_queries(files: CheckpointFiles, names: Iterable[str]) -> None:
+    """Note the queries of a run, before the first of them reads anything."""
+    present = sorted(names)
+    if _listed(files, QUERIES) != present:
+        files.write(QUERIES, json.dumps(present))
+
+
+def check_state(
+    files: CheckpointFiles, name: str, step: str, topics: Iterable[str], read: Collection[str]
+) -> None:
+    """Raise ConfigError when the state of a step is not of all earlier rows: it is not there, or
+    the step was not among those of the last run.
+
+    Args:
+        topics: what it reads.
+        read: the topics of which the pipeline has read something.
+    """
+    begun = [topic for topic in topics if topic in read]
+    if begun and not files.exists(name):
+        raise ConfigError(
+            f"step {step} would begin without state, and rows of {', '.join(begun)} were read "
+            f"before: the step has another name, or its checkpoint {files.location(name)} was "
+            "deleted. Nothing was started. Put back its name or the checkpoint, or rebuild the "
+            "tables with a pipeline of another name (kohort pipeline replay)"
+        )
+    last = _listed(files, QUERIES)
+    if last is not None and name not in last and files.exists(name):
+        raise ConfigError(
+            f"step {step} was taken out for a run, so the rows of that run are not in its state. "
+            "Nothing was started. Leave it out, or rebuild the tables with a pipeline of another "
+            "name (kohort pipeline replay)"
+        )
+
+
 def _topics(files: CheckpointFiles, name: str) -> list[str] | None:
+    return _listed(files, f"{name}.topics")
+
+
+def _listed(files: CheckpointFiles, note: str) -> list[str] | None:
+    """The names in a note; None where it is not there, or is no list."""
     try:
-        value: Any = json.loads(files.read(f"{name}.topics") or "null")
+        value: Any = json.loads(files.read(note) or "null")
     except ValueError:
         return None
     return cast(list[str], value) if isinstance(value, list) else None

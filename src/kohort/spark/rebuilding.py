@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kohort.errors import ConfigError
 from kohort.retry.cluster_port import ClusterPort
@@ -27,7 +27,7 @@ from kohort.retry.ledger import FenceRow
 from kohort.retry.policy import retry_topics_among
 from kohort.retry.store import Store
 from kohort.spark.dataframes.graph import TableTarget, TopicTarget
-from kohort.spark.outputs.swapping import Replay, swapping
+from kohort.spark.outputs.swapping import Replay, outputs_of, swapping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -186,7 +186,7 @@ def _check_books(pipeline: Pipeline, store: Store, wanted: Replay) -> None:
         )
     targets = [s.target for s in pipeline.graph.steps.values()]
     topics = [t.topic for t in targets if isinstance(t, TopicTarget)]
-    written = {name for (name,) in _outputs_of(store, wanted.replaces)}
+    written = outputs_of(store, wanted.replaces)
     if both := [t for t in topics if f"topic {t}" in written]:
         raise ConfigError(
             f"pipeline {wanted.replaces} writes to topic {both[0]}, too, and records cannot be "
@@ -213,16 +213,6 @@ def _check_effects(pipeline: Pipeline, store: Store) -> None:
         raise ConfigError(
             f"nothing was swapped: {rows[0][1]}, and begin under another pipeline name"
         )
-
-
-def _outputs_of(store: Store, pipeline: str) -> list[tuple[Any, ...]]:
-    store_tables = swapping(store)
-    if not store_tables.has("kohort_batch_history"):
-        return []
-    return store.query(
-        "SELECT DISTINCT output FROM kohort_batch_history WHERE substr(query, 1, ?) = ?",
-        (len(pipeline) + 1, f"{pipeline}."),
-    )
 
 
 def _fences_at(pipeline: Pipeline, since_ms: int | None) -> list[FenceRow]:

@@ -13,29 +13,31 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kohort.errors import KohortError, ProtocolError
+from kohort.errors import ConfigError, KohortError, ProtocolError
 from kohort.retry.cluster_port import ClusterPort, now_ms
+from kohort.retry.ledger_view import books
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
 from kohort.retry.topics import TopicSpec, most_bytes
-from kohort.spark.checkpoint import begin_anew_for_other_topics, check_topics
+from kohort.spark.checkpoint import begin_anew_for_other_topics, check_state, check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import taken_up, with_origin
 from kohort.spark.dataframes.failing import RetrySpec
-from kohort.spark.dataframes.graph import Graph, Stage, mode_of
+from kohort.spark.dataframes.graph import Graph, Stage, TableTarget, TopicTarget, mode_of
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
 from kohort.spark.formats.rows import SourceRows, to_option
 from kohort.spark.offsets import Position, TopicPartition
 from kohort.spark.options import SMALL_TASK
 from kohort.spark.outputs.late import late_rows
 from kohort.spark.outputs.protocol import Step
+from kohort.spark.outputs.swapping import outputs_of
 from kohort.spark.plans.logical import emits_without_rows
 
 if TYPE_CHECKING:
@@ -128,11 +130,37 @@ class PipelineStages:
             if name not in views
         )
 
+    def check_state(self, store: Store) -> None:
+        """Raise ConfigError where a step keeps state, and has not that of all rows before."""
+        name = self.pipeline.name
+        read = {book.topic for book in books(store, name) if book.next_offset > book.since_offset}
+        written = outputs_of(store, name)
+        for stage in self.stages:
+            if stage.stateful is not None:
+                topics, _ = self.topics_of(stage)
+                check_state(self.checkpoint, checkpoint_of(stage), stage.name, topics, read)
+                self._check_outputs(stage, written)
+
+    def _check_outputs(self, stage: Stage, written: Mapping[str, Collection[str]]) -> None:
+        """Raise ConfigError where a stage would begin without state, and write to a table or topic
+        that one which is gone has written to: it has another name now."""
+        if self.checkpoint.exists(checkpoint_of(stage)):
+            return
+        present = {s.name for s in self.stages}
+        for output in [_output_of(step.target) for step in stage.targets if step.target]:
+            if gone := [name for name in written.get(output, ()) if name not in present]:
+                raise ConfigError(
+                    f"step {stage.name} would begin without state, and fill {output}, which step "
+                    f"{gone[0]} has filled: it has another name now, as has what it reads. Nothing "
+                    "was started. Put back the names, fill a new table, or rebuild the tables with "
+                    "a pipeline of another name (kohort pipeline replay)"
+                )
+
     def start(self, stage: Stage, port: ClusterPort, mode: str) -> Any:
         """Start the query of a stage."""
         pipeline = self.pipeline
         topics, delays = self.topics_of(stage)
-        checkpoint = f"stage-{stage.name}"
+        checkpoint = checkpoint_of(stage)
         if stage.stateful is not None:
             check_topics(self.checkpoint, checkpoint, stage.name, topics)
         elif begin_anew_for_other_topics(self.checkpoint, checkpoint, topics):
@@ -270,6 +298,16 @@ class PipelineStages:
             lambda query_id: late_rows(self.spark, query_id),
             lambda: self._ending,
         )
+
+
+def _output_of(target: TableTarget | TopicTarget) -> str:
+    """What a step fills, as `outputs_of` calls it."""
+    return target.table if isinstance(target, TableTarget) else f"topic {target.topic}"
+
+
+def checkpoint_of(stage: Stage) -> str:
+    """Where a stage's checkpoint is below the pipeline's."""
+    return f"stage-{stage.name}"
 
 
 def too_many_partitions(step: str, partitions: int, cores: int, checkpoint: str) -> str:

@@ -38,9 +38,16 @@ from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
-from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
+from kohort.spark.checkpoint import (
+    CheckpointLock,
+    begin_anew_after_absence,
+    begin_anew_for_other_topics,
+    note_queries,
+    topics_of,
+)
 from kohort.spark.checkpoint_files import (
     LOCAL_CHECKPOINTS,
+    CheckpointFiles,
     LocalFiles,
     checkpoint_files,
     is_url,
@@ -61,7 +68,7 @@ from kohort.spark.sessions import (
     session,
     uses_connect,
 )
-from kohort.spark.stages import Owner, PipelineStages
+from kohort.spark.stages import Owner, PipelineStages, checkpoint_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -218,6 +225,8 @@ class Supervisor:
             queries: list[Any] = []
             try:
                 self._check_replays(store)
+                if self._stages is not None:
+                    self._stages.check_state(store)
                 open_fences(self._pipeline, store, port, self._forwarded)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
@@ -318,6 +327,7 @@ class Supervisor:
     def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
         queries: list[Any] = []
         make_active(spark)
+        self._note_queries(checkpoint_files(self._pipeline.checkpoint, spark))
         try:
             if self._pipeline.handlers:
                 queries += self._start_handlers(spark, store, port, mode)
@@ -328,6 +338,22 @@ class Supervisor:
             _stop(queries)
             raise
         return queries
+
+    def _note_queries(self, files: CheckpointFiles) -> None:
+        """Note what runs, and let queries that were away begin at the store's fences."""
+        pipeline = self._pipeline
+        stages = self._stages.stages if self._stages is not None else []
+        stateless = [SOURCE, RETRIES] if pipeline.handlers else []
+        stateless += [checkpoint_of(s) for s in stages if s.stateful is None]
+        for name in begin_anew_after_absence(files, stateless):
+            log.info(
+                "pipeline %s did not have query %s when it ran last: it starts again at the "
+                "store's fences",
+                pipeline.name,
+                name,
+            )
+        stateful = [checkpoint_of(s) for s in stages if s.stateful is not None]
+        note_queries(files, [*stateless, *stateful])
 
     def _start_stages(self, spark: SparkSession, port: ClusterPort, mode: str) -> list[Any]:
         """Start all stages; with available_now the next: it reads what those before it write."""
@@ -545,14 +571,16 @@ def open_fences(
     """A fence for every partition, made at the log's start where there is none.
 
     Args:
-        forwarded: the intermediate topics.
+        forwarded: the intermediate topics. One without any fence begins at its end: the rows there
+            are of an earlier store, and those of this store are yet to be written.
 
     The queries then start at the fences, and a retry topic has its fence before any copy is read.
     Raises DataLossError when a topic is there no longer, or was deleted and created again.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
-    names += forwarded
+    handed = set(forwarded)
+    names += handed
     gone = [n for n in names if n not in views]
     if gone:
         raise DataLossError(
@@ -568,7 +596,13 @@ def open_fences(
     if not missing:
         return
     now = int(time.time() * 1000)
-    for (topic, partition), start in port.earliest(missing).items():
+    # What an open transaction of the earlier store holds back is aborted before a step writes.
+    anew = handed - {topic for topic, _ in known}
+    at_end = [at for at in missing if at[0] in anew]
+    at_start = [at for at in missing if at[0] not in anew]
+    starts = port.earliest(at_start) if at_start else {}
+    starts |= port.latest(at_end) if at_end else {}
+    for (topic, partition), start in starts.items():
         store.open_fence(pipeline.name, topic, views[topic].topic_id, partition, start, now)
 
 

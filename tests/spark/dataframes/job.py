@@ -52,8 +52,13 @@ class Job:
         self.directory = directory
         self.pipeline = self.made()
 
-    def made(self, source: str = "orders") -> Pipeline:
-        """The pipeline, as a new process would make it, its source by this name (purchases)."""
+    def made(self, source: str = "orders", sums: str | None = "totals") -> Pipeline:
+        """The pipeline, as a new process would make it.
+
+        Args:
+            source: the name of the source, orders or purchases.
+            sums: the name of the step that fills the table totals; None leaves it out.
+        """
         from pyspark.sql import functions as F
 
         p = Pipeline(
@@ -96,10 +101,12 @@ class Job:
         def changes(priced: Any) -> Any:
             return "SELECT id, item, amount * price AS total FROM priced"
 
-        @p.table("totals", key="item")
         def totals(priced: Any) -> Any:
             return priced.groupBy("item").agg(F.sum("amount").alias("amount"))
 
+        if sums is not None:
+            totals.__name__ = sums
+            p.table("totals", key="item")(totals)
         return p
 
     def send(self, topic: str, *rows: tuple[int, bytes | None, Any]) -> None:

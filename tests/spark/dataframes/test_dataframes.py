@@ -129,6 +129,28 @@ def test_a_step_that_owes_a_transaction_keeps_its_name_until_it_has_ended(
     job.order(3, "nut", 3)
     job.pipeline.run("available_now", spark=spark, max_restarts=0)
     assert len(job.read(job.changes)) == 4
+    job.pipeline = job.made()  # rolled back: its checkpoint is older than the store
+    job.order(4, "nut", 4)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    assert len(job.read(job.changes)) == 5
+    job.check()
+
+
+def test_a_pipeline_whose_store_was_deleted_counts_nothing_of_its_former_life(
+    spark: SparkSession, job: Job
+) -> None:
+    """It reads its sources again; its intermediate topic still has the rows of the first time."""
+    job.price("nut", 2)
+    job.order(0, "nut", 1)
+    job.order(1, "nut", 2)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    for path in job.directory.glob("db.sqlite*"):
+        path.unlink()
+    shutil.rmtree(job.directory / "checkpoint")
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    assert job.query("SELECT count(*), sum(amount) FROM orders") == [(2, 3)]
+    assert job.query("SELECT item, amount FROM totals") == [("nut", 3)]
 
 
 @pytest.mark.extended
@@ -145,8 +167,55 @@ def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job
     shutil.rmtree(job.directory / "checkpoint" / "stage-totals")
     job.order(2, "nut", 1)
     job.pipeline = job.made()
-    with pytest.raises(Exception, match="The state of a query is part of its checkpoint"):
+    with pytest.raises(ConfigError, match="step totals would begin without state"):
         job.pipeline.run("available_now", spark=spark, max_restarts=0)
+
+
+@pytest.mark.extended
+def test_a_step_that_keeps_state_is_not_renamed(spark: SparkSession, job: Job) -> None:
+    """Under another name it would begin empty, and write over the sums of all rows before.
+
+    With the step that it reads renamed, too, its intermediate topic is a new one.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    job.price("nut", 2)
+    job.order(0, "nut", 1)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.order(1, "nut", 1)
+    job.pipeline = job.made(sums="sums")
+    with pytest.raises(ConfigError, match="step sums would begin without state, and rows of"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made(sums=None)
+
+    @job.pipeline.step
+    def valued(priced: DataFrame) -> DataFrame:
+        return priced
+
+    @job.pipeline.table("totals", key="item")
+    def sums(valued: DataFrame) -> DataFrame:
+        return valued.groupBy("item").agg(F.sum("amount").alias("amount"))
+
+    with pytest.raises(ConfigError, match="fill totals, which step totals has filled"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()
+
+
+@pytest.mark.extended
+def test_a_step_that_keeps_state_does_not_come_back(spark: SparkSession, job: Job) -> None:
+    """The rows of the runs without it would be missing in its sums."""
+    job.price("nut", 2)
+    for number, sums in enumerate(("totals", None)):
+        job.order(number, "nut", 1)
+        job.pipeline = job.made(sums=sums)
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.pipeline = job.made()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="step totals was taken out for a run"):
+            job.pipeline.run("available_now", spark=spark, max_restarts=0)
 
 
 def test_two_steps_that_keep_state_read_the_rows_of_one(

@@ -505,8 +505,9 @@ class StageFunction:
             self.query,
             0,
             f"the store of pipeline {self._setting.pipeline}",
-            f"delete the row of query {self.query!r} from kohort_batch_fence",
+            "",
             restartable=self._stage.stateful is None,
+            of_pipeline=True,
         )
 
     def _open_positions(self, database: BatchStore, span: BatchRange, now_ms: int) -> None:

@@ -67,9 +67,10 @@ class FencePolicy:
         first_batch: the batch with which the output begins: 0, or a later one when the output is
             added to a query that has run before.
         place: where the fence is kept, for messages.
-        remedy: how to remove the fence, for messages.
+        remedy: how to remove the fence, for messages; "" where that is no cure.
         restartable: the query keeps no state and begins where the store's own positions say, so a
             new checkpoint may follow.
+        of_pipeline: the query is of a step of a pipeline, which names it and chooses `first_batch`.
     """
 
     query: str
@@ -77,6 +78,14 @@ class FencePolicy:
     place: str
     remedy: str
     restartable: bool = False
+    of_pipeline: bool = False
+
+    @property
+    def rebuild(self) -> str:
+        """What to do where neither fence nor checkpoint can be restored, for messages."""
+        if self.of_pipeline:
+            return "rebuild the tables with a pipeline of another name (kohort pipeline replay)"
+        return "rebuild: start under another query name into a new table or topic, and swap"
 
     def decide(self, batch: Batch, fence: Fence | None) -> Verdict:
         """Run the batch or skip it. Raises DataLossError when fence and checkpoint disagree."""
@@ -94,24 +103,30 @@ class FencePolicy:
             raise DataLossError(
                 f"{batch}: {self.place} has committed batch {fence.batch_id} already, so the "
                 "checkpoint was put back to an older state. Restore the newest checkpoint, or "
-                f"rebuild: start under another query name into a new table or topic{self._or()}"
+                f"{self.rebuild}{self._or()}"
             )
         raise DataLossError(
             f"{batch}: {self.place} has committed batch {fence.batch_id} last, so the batches up "
             f"to {batch.batch_id - 1} are missing there: it was restored from a backup, or the "
-            "query ran without this output. Rebuild under another query name into a new table or "
-            "topic, and swap"
+            f"query ran without this output. To continue, {self.rebuild}"
         )
 
     def _begin(self, batch: Batch) -> Verdict:
         if batch.batch_id == self.first_batch:
             return Verdict.RUN
+        if self.of_pipeline:
+            raise DataLossError(
+                f"{batch}: {self.place} knows nothing of this step, but its checkpoint has passed "
+                f"batch {self.first_batch}: the store was emptied or replaced. Restore it; or "
+                "delete the checkpoint of the pipeline, too, and it reads its topics from the "
+                "beginning"
+            )
         raise DataLossError(
             f"{batch}: {self.place} has no fence of this query, but its checkpoint has passed "
             f"batch {self.first_batch}. If the output is new on this query, say "
             f"first_batch={batch.batch_id}. Otherwise the fence was lost (database emptied or "
             "replaced; Kafka drops the offsets of an idle group after offsets.retention.minutes): "
-            "restore it, or rebuild under another query name"
+            f"restore it, or {self.rebuild}"
         )
 
     def _other_checkpoint(self, batch: Batch, fence: Fence) -> DataLossError:
@@ -119,9 +134,11 @@ class FencePolicy:
             f"{batch}: {self.place} has committed batch {fence.batch_id} from another checkpoint "
             f"({fence.checkpoint}, this one is {batch.checkpoint}): the checkpoint was deleted, or "
             "another query has the same name. The state of a query is part of its checkpoint, so "
-            "continuing would lose or repeat rows. Restore the checkpoint; or rebuild: start under "
-            f"another query name into a new table or topic, and swap{self._or()}"
+            f"continuing would lose or repeat rows. Restore the checkpoint, or {self.rebuild}"
+            f"{self._or()}"
         )
 
     def _or(self) -> str:
+        if not self.remedy:
+            return ""
         return f"; or, when what is there may be kept and the input begins behind it, {self.remedy}"

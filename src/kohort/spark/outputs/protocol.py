@@ -352,7 +352,7 @@ class Committer:
                 f"{batch}: it cannot be found out whether its Kafka transaction was committed: "
                 "the fence of the query in Kafka is gone (offsets.retention.minutes, or the group "
                 "was deleted). Look whether the records of the batch are in the topics, then set "
-                "ended = 1 in kohort_batch_fence (they are), or rebuild under another query name"
+                f"ended = 1 in kohort_batch_fence (they are), or {self.policy.rebuild}"
             )
         topics.add(identity)
         topics.write(identity, database.outbox(stored.outbox))

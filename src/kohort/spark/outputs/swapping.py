@@ -30,6 +30,7 @@ NOWHERE: Final = -1
 """The fence of a pipeline that was replaced: no batch begins there."""
 SWAP_TRIES: Final = 5
 FENCES: Final = "kohort_batch_fence"
+HISTORY: Final = "kohort_batch_history"
 _ENDED: Final = f"SELECT query, ended FROM {FENCES} ORDER BY query"
 SCHEMA: Final = """CREATE TABLE IF NOT EXISTS kohort_replay (
     pipeline TEXT NOT NULL PRIMARY KEY, replaces TEXT NOT NULL, tables TEXT NOT NULL,
@@ -298,6 +299,18 @@ def owing_stages(store: Store, pipeline: str) -> list[str]:
     if not swapping(store).has(FENCES):
         return []
     return [s for s, ended in _stages_of(pipeline, store.query(_ENDED)).items() if not ended]
+
+
+def outputs_of(store: Store, pipeline: str) -> dict[str, set[str]]:
+    """The tables (`standings`) and topics (`topic standings`) that a pipeline has written to, with
+    the stages that did."""
+    found: dict[str, set[str]] = {}
+    if swapping(store).has(HISTORY):
+        rows = store.query(f"SELECT DISTINCT query, output FROM {HISTORY} ORDER BY 1, 2")
+        for query, output in rows:
+            for stage in _stages_of(pipeline, [(query, 1)]):
+                found.setdefault(output, set()).add(stage)
+    return found
 
 
 def _stages_of(pipeline: str, fences: Sequence[tuple[str, int]]) -> dict[str, int]:
