@@ -29,6 +29,13 @@ JVM stacktrace:
 org.apache.spark.api.python.PythonException: [UDF_USER_CODE.PYTHON]
 \tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:581)
 """
+
+
+def _raising(line: str) -> str:
+    """Spark's text for a UDF whose traceback ends with this line."""
+    return UDF.replace("ZeroDivisionError: division by zero", line)
+
+
 CAST = (
     '[CAST_INVALID_INPUT] The value \'many\' of the type "STRING" cannot be cast to "INT" because '
     "it is malformed. SQLSTATE: 22018"
@@ -56,6 +63,15 @@ CAST = (
             ),
             RowFailure(False, "geocoder_down", "geocoder_down"),
         ),
+        (_raising("TimeoutError"), RowFailure(False, "TimeoutError", "")),
+        (_raising("AssertionError"), RowFailure(True, "AssertionError", "")),
+        (_raising("league.GeocoderDown"), RowFailure(False, "GeocoderDown", "")),
+        (_raising("_Down: at noon"), RowFailure(False, "_Down", "at noon")),
+        (_raising("socket.timeout: 3 s"), RowFailure(False, "timeout", "3 s")),
+        (
+            _raising("__main__.step.<locals>.Down: at noon"),
+            RowFailure(False, "Down", "at noon"),
+        ),
         (
             "SparkException: Python worker exited unexpectedly (crashed)",
             RowFailure(True, WORKER_KILLED, "the Python worker died, at every try"),
@@ -70,6 +86,31 @@ def test_a_records_failure_is_told_from_other_trouble(
 ) -> None:
     """Bugs and bad data are permanent, the network is temporary, the broker is no record's."""
     assert row_failure(text) == failure
+
+
+GROUP = """[UDF_USER_CODE.PYTHON] An exception was thrown from the Python worker.
+  + Exception Group Traceback (most recent call last):
+  |   File "/jobs/league.py", line 7, in per_goal
+  |     raise ExceptionGroup("both", [ValueError()])
+  | ExceptionGroup: both (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | ValueError
+    +------------------------------------
+ SQLSTATE: 39000
+JVM stacktrace:
+org.apache.spark.api.python.PythonException
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [_raising("During handling of the above exception, another exception occurred:"), GROUP],
+)
+def test_an_ordinary_line_of_a_traceback_is_no_exception(text: str) -> None:
+    """Spark's own condition is the reason, as it is without a traceback."""
+    found = row_failure(text)
+    assert found is not None
+    assert found.reason == "UDF_USER_CODE.PYTHON"
 
 
 @pytest.mark.parametrize(

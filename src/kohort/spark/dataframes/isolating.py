@@ -29,7 +29,9 @@ _DEAD_WORKER: Final = re.compile(r"Python worker exited unexpectedly|Python work
 _NOT_A_ROWS: Final = re.compile(
     r"kohort\.errors\.|kohort\.client\.|ExecutorLostFailure|Connection ?Refused|OutOfMemoryError"
 )
-_PYTHON: Final = re.compile(r"^(?:(?P<module>[\w.]+)\.)?(?P<name>[A-Z]\w*): ?(?P<text>.*)$")
+_PYTHON: Final = re.compile(
+    r"^(?:(?P<module>[\w.<>]+)\.)?(?P<name>[A-Za-z_]\w*)(?:: ?(?P<text>.*))?$"
+)
 _CONDITION: Final = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]+)\] (?P<text>.*)")
 _STATE: Final = re.compile(r"SQLSTATE: (?P<state>\w{5})")
 _DATA_EXCEPTION: Final = "22"
@@ -73,7 +75,7 @@ def row_failure(text: str) -> RowFailure | None:
         return RowFailure(True, WORKER_KILLED, "the Python worker died, at every try")
     raised = _PYTHON.match(_raised(text))
     if raised is not None:
-        return _of_python(raised["module"] or "", raised["name"], raised["text"])
+        return _of_python(raised["module"] or "", raised["name"], raised["text"] or "")
     found = _CONDITION.search(text)
     if found is None:
         return None
