@@ -14,6 +14,7 @@ from kohort.spark.dataframes.isolating import (
     Span,
     culprits,
     halves,
+    may_pass,
     refused_in_a_task,
     row_failure,
 )
@@ -39,6 +40,15 @@ def _raising(line: str) -> str:
 CAST = (
     '[CAST_INVALID_INPUT] The value \'many\' of the type "STRING" cannot be cast to "INT" because '
     "it is malformed. SQLSTATE: 22018"
+)
+
+
+REFUSED = _raising(
+    "ConnectionRefusedError: [Errno 111] Connection refused\n\n"
+    "During handling of the above exception, another exception occurred:\n\n"
+    "Traceback (most recent call last):\n"
+    '  File "/jobs/league.py", line 9, in located\n'
+    "requests.exceptions.ConnectionError: refused"
 )
 
 
@@ -73,11 +83,17 @@ CAST = (
             RowFailure(False, "Down", "at noon"),
         ),
         (
+            _raising("ConnectionRefusedError: [Errno 111] Connection refused"),
+            RowFailure(False, "ConnectionRefusedError", "[Errno 111] Connection refused"),
+        ),
+        (REFUSED, RowFailure(False, "ConnectionError", "refused")),
+        (
             "SparkException: Python worker exited unexpectedly (crashed)",
             RowFailure(True, WORKER_KILLED, "the Python worker died, at every try"),
         ),
         (UDF.replace("ZeroDivisionError", "kohort.errors.ConnectionFailedError"), None),
         ("ExecutorLostFailure (executor 1 exited)", None),
+        ("[X] of the JVM: Connection Refused", None),
         ("something else", None),
     ],
 )
@@ -111,6 +127,22 @@ def test_an_ordinary_line_of_a_traceback_is_no_exception(text: str) -> None:
     found = row_failure(text)
     assert found is not None
     assert found.reason == "UDF_USER_CODE.PYTHON"
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        (_raising("TimeoutError"), True),
+        (_raising("kohort.retry.classify.Temporary: geocoder_down"), True),
+        (_raising("kohort.retry.classify.Permanent: no"), False),
+        (_raising("kohort.retry.store.ConstraintError: value too long"), False),
+        (UDF, False),
+        ("something else", False),
+    ],
+)
+def test_a_steps_temporary_failure_may_pass(text: str, passes: bool) -> None:
+    """A constraint that stays broken would restart the query for nothing."""
+    assert may_pass(text) is passes
 
 
 @pytest.mark.parametrize(
