@@ -290,7 +290,7 @@ class PipelineStages:
 
 
 def _enlarge(topic: str, room: int, port: ClusterPort) -> None:
-    """Let an intermediate topic take larger batches; a user who may not is told what to do."""
+    """Let an intermediate topic take larger batches, or warn that the user may not change it."""
     try:
         port.admin.alter_configs(topic, {MAX_MESSAGE_BYTES: str(room)})
     except BrokerError as error:
