@@ -103,14 +103,14 @@ def _found(
     views = port.topics()
     specs = plan_all(who, topics, views)
     if any(spec.name not in views for spec in specs):
-        specs = plan_all(who, topics, views, _largest_messages(topics, port))
+        specs = plan_all(who, topics, views, largest_messages(topics, port))
     described = port.describe([s.name for s in specs if s.name in views])
     return specs, {
         name: Existing(views[name].partitions, configs) for name, configs in described.items()
     }
 
 
-def _largest_messages(sources: Iterable[str], port: TopicPort) -> dict[str, int]:
+def largest_messages(sources: Iterable[str], port: TopicPort) -> dict[str, int]:
     """What the source topics take, of those whose configurations may be read."""
     found: dict[str, int] = {}
     for source in sources:

@@ -25,6 +25,7 @@ WEEK_MS: Final = 7 * 24 * 3_600_000
 RETENTION_DELAYS: Final = 24
 ROOM_FOR_HEADERS_BYTES: Final = 64 * 1024
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
+MOST_MESSAGE_BYTES: Final = 2**31 - 1
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 MAX_PARTITIONS: Final = 64
 _RETRY_TOPIC: Final = ".retry."
@@ -102,6 +103,12 @@ def plan_topics(
     specs.append(TopicSpec(topics.dead_letter, count, replication_factor, kept, None))
     _refuse_shared_names(topics, specs)
     return specs
+
+
+def room_for_rows(largest_message_bytes: int) -> int:
+    """The largest batch of a topic that has the rows of records: as JSON, bytes are a third longer,
+    and a row has the names of its columns."""
+    return min(2 * largest_message_bytes + ROOM_FOR_HEADERS_BYTES, MOST_MESSAGE_BYTES)
 
 
 def most_bytes(described: Mapping[str, Mapping[str, str | None]]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kohort.config import format_duration
 from kohort.retry.cluster_port import ClusterPort
@@ -28,11 +28,15 @@ from kohort.spark.offsets import TopicPartition
 from kohort.spark.outputs.late import LATE_ROWS
 from kohort.spark.outputs.swapping import owing_stages, swapping
 
+if TYPE_CHECKING:
+    from kohort.spark.dataframes.graph import Graph
+
 
 class Accountable(Protocol):
     """A pipeline, as far as its progress and its books need it."""
 
     name: str
+    graph: Graph
 
     @property
     def topics(self) -> Mapping[str, RetryTopics]:
@@ -187,17 +191,20 @@ class Reconciliation:
             `kohort_batch_history`.
         owing: steps whose last batch is in the tables, and whose Kafka transaction has not ended:
             readers of their topics may not see its records yet. The next run ends it.
+        behind: by source or step, how many offsets of its rows the steps that keep state have yet
+            to read.
     """
 
     topics: dict[str, TopicReconciliation]
     late: dict[str, int] = field(default_factory=dict[str, int])
     owing: list[str] = field(default_factory=list[str])
+    behind: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def exact(self) -> bool:
-        """Each input ended exactly once, the dead-letter topic agrees with the ledger, and no
-        Kafka transaction is left to end."""
-        return not self.owing and all(
+        """Each input ended exactly once, the dead-letter topic agrees with the ledger, no Kafka
+        transaction is left to end, and the steps that keep state have read all their rows."""
+        return not (self.owing or self.behind) and all(
             t.inputs == t.handled
             and not (t.duplicates or t.both or t.missing or t.strangers or t.retrying)
             and t.failed_copies == t.failed_held
@@ -211,7 +218,13 @@ class Reconciliation:
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a report."""
         topics = {n: asdict(t) for n, t in self.topics.items()}
-        return {"exact": self.exact, "topics": topics, "late": self.late, "owing": self.owing}
+        return {
+            "exact": self.exact,
+            "topics": topics,
+            "late": self.late,
+            "owing": self.owing,
+            "behind": self.behind,
+        }
 
 
 def reconcile(pipeline: Accountable) -> Reconciliation:
@@ -227,10 +240,30 @@ def reconcile(pipeline: Accountable) -> Reconciliation:
             found[spec.topic] = part = books.balance(starts, ends)
             part.failed_copies = _backed(pipeline, spec.topic, store, views, starts)
         owing = owing_stages(store, pipeline.name)
-        return Reconciliation(found, _late(store, pipeline.name), owing)
+        behind = _behind(pipeline, store, port, views)
+        return Reconciliation(found, _late(store, pipeline.name), owing, behind)
     finally:
         store.close()
         port.close()
+
+
+def _behind(
+    pipeline: Accountable, store: Store, port: ClusterPort, views: Mapping[str, TopicView]
+) -> dict[str, int]:
+    """By source or step, what its intermediate topics hold that no step has read."""
+    nodes = pipeline.graph.intermediate_topics(pipeline.name)
+    at = _partitions(nodes, views)
+    if not at:
+        return {}
+    starts, ends = port.earliest(at), port.latest(at)
+    fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}
+    found: dict[str, int] = {}
+    for part in at:
+        begin, end = max(fences.get(part, 0), starts[part]), ends[part]
+        if begin < end and not markers_alone(port, {part: (begin, end)}):
+            node = nodes[part[0]]
+            found[node] = found.get(node, 0) + end - begin
+    return found
 
 
 def _late(store: Store, name: str) -> dict[str, int]:

@@ -18,12 +18,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kohort.errors import ConfigError, KohortError, ProtocolError
+from kohort.errors import BrokerError, ConfigError, KohortError, ProtocolError
 from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.retry.ledger_view import books
 from kohort.retry.policy import RetryTopics
+from kohort.retry.preparing import largest_messages
 from kohort.retry.store import Store
-from kohort.retry.topics import TopicSpec, most_bytes
+from kohort.retry.topics import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_BYTES,
+    TopicSpec,
+    most_bytes,
+    room_for_rows,
+)
 from kohort.spark.checkpoint import begin_anew_for_other_topics, check_state, check_topics
 from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
@@ -122,13 +129,23 @@ class PipelineStages:
         return self._first_topic(before)
 
     def ensure_topics(self, port: ClusterPort) -> None:
-        """Create the intermediate topics that are missing."""
+        """Create the intermediate topics that are missing; all have room for the largest rows."""
         views = port.topics()
+        topics = self.intermediate_topics
+        if not topics:
+            return
+        sources = [source.topic for source in self.pipeline.graph.sources.values()]
+        taken = largest_messages(sources, port).values()
+        room = room_for_rows(max([DEFAULT_MAX_MESSAGE_BYTES, *taken]))
+        configs = {**INTERMEDIATE_CONFIGS, MAX_MESSAGE_BYTES: str(room)}
         port.create(
-            TopicSpec(name, views[base].partitions, -1, INTERMEDIATE_CONFIGS, None)
-            for name, base in self.intermediate_topics.items()
+            TopicSpec(name, views[base].partitions, -1, configs, None)
+            for name, base in topics.items()
             if name not in views
         )
+        for name, size in largest_messages([t for t in topics if t in views], port).items():
+            if size < room:
+                _enlarge(name, room, port)
 
     def check_state(self, store: Store) -> None:
         """Raise ConfigError where a step keeps state, and has not that of all rows before."""
@@ -308,6 +325,23 @@ def _output_of(target: TableTarget | TopicTarget) -> str:
 def checkpoint_of(stage: Stage) -> str:
     """Where a stage's checkpoint is below the pipeline's."""
     return f"stage-{stage.name}"
+
+
+def _enlarge(topic: str, room: int, port: ClusterPort) -> None:
+    """Let an intermediate topic take larger batches, or warn that the user may not change it."""
+    try:
+        port.admin.alter_configs(topic, {MAX_MESSAGE_BYTES: str(room)})
+    except BrokerError as error:
+        if error.retriable:
+            raise
+        log.warning(
+            "the intermediate topic %s may be too small for the largest rows, and its "
+            "configuration could not be changed (%s): set its %s to %d",
+            topic,
+            error,
+            MAX_MESSAGE_BYTES,
+            room,
+        )
 
 
 def too_many_partitions(step: str, partitions: int, cores: int, checkpoint: str) -> str:

@@ -269,3 +269,31 @@ def test_two_steps_that_keep_state_read_the_rows_of_one(
         assert store.query("SELECT * FROM counts") == [("nut", 108)]
     finally:
         store.close()
+
+
+def test_rows_that_a_stateful_step_has_not_read_have_not_ended(
+    spark: SparkSession, job: Job
+) -> None:
+    """Their records are loaded, and the sums are without them."""
+    from kohort.spark import reconcile
+
+    job.price("nut", 2)
+    job.order(1, "nut", 3)
+    begun = 0
+
+    def reached(step: Step) -> None:
+        nonlocal begun
+        begun += step is Step.BEGUN
+        if begun == 2:  # the stage of the sums
+            raise RuntimeError("the driver is gone")
+
+    job.pipeline.reached = reached
+    with pytest.raises(Exception, match="the driver is gone"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    found = reconcile(job.pipeline)
+    assert found.of(job.orders).loaded == 1
+    assert not found.exact
+    assert found.to_json()["behind"] == {"priced": 2}  # with the marker of the transaction
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()

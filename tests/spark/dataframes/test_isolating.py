@@ -14,6 +14,7 @@ from kohort.spark.dataframes.isolating import (
     Span,
     culprits,
     halves,
+    may_pass,
     refused_in_a_task,
     row_failure,
 )
@@ -29,9 +30,25 @@ JVM stacktrace:
 org.apache.spark.api.python.PythonException: [UDF_USER_CODE.PYTHON]
 \tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:581)
 """
+
+
+def _raising(line: str) -> str:
+    """Spark's text for a UDF whose traceback ends with this line."""
+    return UDF.replace("ZeroDivisionError: division by zero", line)
+
+
 CAST = (
     '[CAST_INVALID_INPUT] The value \'many\' of the type "STRING" cannot be cast to "INT" because '
     "it is malformed. SQLSTATE: 22018"
+)
+
+
+REFUSED = _raising(
+    "ConnectionRefusedError: [Errno 111] Connection refused\n\n"
+    "During handling of the above exception, another exception occurred:\n\n"
+    "Traceback (most recent call last):\n"
+    '  File "/jobs/league.py", line 9, in located\n'
+    "requests.exceptions.ConnectionError: refused"
 )
 
 
@@ -56,12 +73,27 @@ CAST = (
             ),
             RowFailure(False, "geocoder_down", "geocoder_down"),
         ),
+        (_raising("TimeoutError"), RowFailure(False, "TimeoutError", "")),
+        (_raising("AssertionError"), RowFailure(True, "AssertionError", "")),
+        (_raising("league.GeocoderDown"), RowFailure(False, "GeocoderDown", "")),
+        (_raising("_Down: at noon"), RowFailure(False, "_Down", "at noon")),
+        (_raising("socket.timeout: 3 s"), RowFailure(False, "timeout", "3 s")),
+        (
+            _raising("__main__.step.<locals>.Down: at noon"),
+            RowFailure(False, "Down", "at noon"),
+        ),
+        (
+            _raising("ConnectionRefusedError: [Errno 111] Connection refused"),
+            RowFailure(False, "ConnectionRefusedError", "[Errno 111] Connection refused"),
+        ),
+        (REFUSED, RowFailure(False, "ConnectionError", "refused")),
         (
             "SparkException: Python worker exited unexpectedly (crashed)",
             RowFailure(True, WORKER_KILLED, "the Python worker died, at every try"),
         ),
         (UDF.replace("ZeroDivisionError", "kohort.errors.ConnectionFailedError"), None),
         ("ExecutorLostFailure (executor 1 exited)", None),
+        ("[X] of the JVM: Connection Refused", None),
         ("something else", None),
     ],
 )
@@ -70,6 +102,47 @@ def test_a_records_failure_is_told_from_other_trouble(
 ) -> None:
     """Bugs and bad data are permanent, the network is temporary, the broker is no record's."""
     assert row_failure(text) == failure
+
+
+GROUP = """[UDF_USER_CODE.PYTHON] An exception was thrown from the Python worker.
+  + Exception Group Traceback (most recent call last):
+  |   File "/jobs/league.py", line 7, in per_goal
+  |     raise ExceptionGroup("both", [ValueError()])
+  | ExceptionGroup: both (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | ValueError
+    +------------------------------------
+ SQLSTATE: 39000
+JVM stacktrace:
+org.apache.spark.api.python.PythonException
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [_raising("During handling of the above exception, another exception occurred:"), GROUP],
+)
+def test_an_ordinary_line_of_a_traceback_is_no_exception(text: str) -> None:
+    """Spark's own condition is the reason, as it is without a traceback."""
+    found = row_failure(text)
+    assert found is not None
+    assert found.reason == "UDF_USER_CODE.PYTHON"
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        (_raising("TimeoutError"), True),
+        (_raising("kohort.retry.classify.Temporary: geocoder_down"), True),
+        (_raising("kohort.retry.classify.Permanent: no"), False),
+        (_raising("kohort.retry.store.ConstraintError: value too long"), False),
+        (UDF, False),
+        ("something else", False),
+    ],
+)
+def test_a_steps_temporary_failure_may_pass(text: str, passes: bool) -> None:
+    """A constraint that stays broken would restart the query for nothing."""
+    assert may_pass(text) is passes
 
 
 @pytest.mark.parametrize(

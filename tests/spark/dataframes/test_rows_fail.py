@@ -4,8 +4,11 @@
 # pyright: basic
 from __future__ import annotations
 
+import base64
 import json
+import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,9 @@ import pytest
 from kohort import Admin, NewTopic, Producer
 from kohort.retry.copies import is_stub
 from kohort.spark import Pipeline
+from kohort.spark.dataframes.graph import intermediate_topic
+from kohort.spark.dataframes.isolating import culprits
+from kohort.spark.dataframes.trials import failing_records
 from tests.reading import read_committed
 
 if TYPE_CHECKING:
@@ -185,6 +191,65 @@ def test_a_row_that_fails_within_a_filter_fails_alone(
     assert reasons(p) == {"CAST_INVALID_INPUT": 1}
 
 
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_a_temporary_failure_that_is_no_single_records_is_restarted(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    long: bool,
+) -> None:
+    """It ended the run: an outage that was over when the records were tried one by one (`long`:
+    that made more records fail than are looked for)."""
+    from pyspark.sql import functions as F
+
+    name, outage = topic(name="rows"), tmp_path / "outage"
+    outage.touch()
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="1m",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS rows (number INTEGER)")
+
+    p.source(name, name="rows", format="text")
+    path = str(outage)
+
+    @F.udf("int")
+    def located(number):  # see above
+        import os
+
+        if os.path.exists(path):
+            raise TimeoutError("x")
+        return int(number)
+
+    @p.table("rows")
+    def numbers(rows: Any) -> Any:
+        return rows.select(located("value").alias("number"))
+
+    def tried(*args: Any) -> Any:
+        if not long:
+            outage.unlink(missing_ok=True)
+        found = failing_records(*args)
+        outage.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr("kohort.spark.dataframes.stage.failing_records", tried)
+    few = partial(culprits, most=1)
+    monkeypatch.setattr("kohort.spark.dataframes.trials.culprits", few)
+    produce(name, *((0, None, str(n).encode()) for n in range(3)))
+    p.run("available_now", spark=spark, max_restarts=1)
+    assert loaded(p) == [0, 1, 2]
+
+
 def test_a_row_whose_delete_breaks_a_constraint_fails_alone(
     spark: SparkSession,
     cluster: Cluster,
@@ -325,3 +390,49 @@ def test_a_stub_in_a_retry_topic_is_no_row(
     assert reasons(p) == {"undecodable": 1}
     (letter,) = read_committed(cluster.bootstrap, p.topics[name].dead_letter, 2)
     assert is_stub(letter.headers)
+
+
+@pytest.mark.parametrize(
+    "exists", [False, pytest.param(True, marks=pytest.mark.extended)], ids=["new", "smaller"]
+)
+def test_a_large_row_reaches_a_step_that_keeps_state(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    exists: bool,
+) -> None:
+    """The intermediate topic took Kafka's default size, and the pipeline ended at each start."""
+    name = topic(name="rows")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_configs(name, {"max.message.bytes": "5000000"})
+        if exists:
+            admin.create_topics([NewTopic(intermediate_topic(f"p-{name}", "rows"), 2)])
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS counts (team TEXT PRIMARY KEY, count BIGINT)")
+
+    p.source(name, name="rows", schema="team STRING, text STRING")
+
+    @p.table("counts", key="team")
+    def counts(rows: Any) -> Any:
+        return rows.groupBy("team").count()
+
+    row = {"team": "reds", "text": base64.b64encode(random.Random(1).randbytes(2 << 20)).decode()}
+    with Producer(bootstrap_servers=cluster.bootstrap, max_request_size=16 << 20) as producer:
+        producer.send(name, json.dumps(row).encode(), partition=0)
+    p.run("available_now", spark=spark, max_restarts=0)
+    store = p.open_store()
+    try:
+        assert store.query("SELECT team, count FROM counts") == [("reds", 1)]
+    finally:
+        store.close()

@@ -327,9 +327,16 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
             click.echo(f"{step}: {count:,} rows dropped: behind the watermark")
         for step in balance.owing:
             click.echo(f"{step}: the Kafka transaction of its last batch has not ended; run it")
+        for step, count in balance.behind.items():
+            click.echo(f"{step}: steps that keep state have about {count:,} of its rows to read")
         click.echo("every input has ended, once" if balance.exact else "not everything has ended")
     elif output == "json":
-        notes = {"exact": balance.exact, "late": balance.late, "owing": balance.owing}
+        notes = {
+            "exact": balance.exact,
+            "late": balance.late,
+            "owing": balance.owing,
+            "behind": balance.behind,
+        }
         whole = {"schema": 1, **notes, "rows": rows}
         click.echo(json.dumps(whole, indent=2))
     else:

@@ -195,6 +195,15 @@ class Graph:
     def __bool__(self) -> bool:
         return bool(self.sources or self.references or self.steps)
 
+    def intermediate_topics(self, pipeline: str) -> dict[str, str]:
+        """All intermediate topics that there can be, with the node whose rows each has: which
+        there are is known when the steps have been analysed."""
+        return {
+            intermediate_topic(pipeline, node, reader): node
+            for node in (*self.sources, *self.steps)
+            for reader in ("", *self.steps)
+        }
+
     def add_source(self, source: Source) -> str:
         """Register a source. Raises ConfigError for a name or topic that cannot be."""
         self._check_name(source.name)

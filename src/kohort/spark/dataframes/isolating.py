@@ -5,6 +5,7 @@ Rules (spec 6.5):
   whole job. The batch's input is then computed by halves, into nothing, until single records are
   left that fail by themselves. Spark tries each task four times, so a record that kills its worker
   has killed it four times.
+- A temporary failure of no single record (it has passed, or too many fail) restarts the query.
 - What fails only together with others, and trouble that is not a record's (the broker, the
   database, a lost executor), is raised unchanged.
 - A broken constraint is found by a trial of every row behind a savepoint, all of it undone. So is a
@@ -27,13 +28,18 @@ MAX_CULPRITS: Final = 100
 WORKER_KILLED: Final = "worker_killed"
 _DEAD_WORKER: Final = re.compile(r"Python worker exited unexpectedly|Python worker .*crashed")
 _NOT_A_ROWS: Final = re.compile(
-    r"kohort\.errors\.|kohort\.client\.|ExecutorLostFailure|Connection ?Refused|OutOfMemoryError"
+    r"kohort\.errors\.|kohort\.client\.|ExecutorLostFailure|OutOfMemoryError"
 )
-_PYTHON: Final = re.compile(r"^(?:(?P<module>[\w.]+)\.)?(?P<name>[A-Z]\w*): ?(?P<text>.*)$")
+_CONNECTION_REFUSED: Final = re.compile(r"Connection ?Refused")
+"""No record's, unless Python code raised it: then it is the step's own connection."""
+_PYTHON: Final = re.compile(
+    r"^(?:(?P<module>[\w.<>]+)\.)?(?P<name>[A-Za-z_]\w*)(?:: ?(?P<text>.*))?$"
+)
 _CONDITION: Final = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]+)\] (?P<text>.*)")
 _STATE: Final = re.compile(r"SQLSTATE: (?P<state>\w{5})")
 _DATA_EXCEPTION: Final = "22"
 """The class of SQL states for bad values (ISO 9075)."""
+_OURS: Final = "kohort."
 _HANDLER_ERRORS: Final = "kohort.retry.classify"
 _REFUSED: Final = f"{ConstraintError.__module__}.{ConstraintError.__qualname__}:"
 
@@ -73,15 +79,27 @@ def row_failure(text: str) -> RowFailure | None:
         return RowFailure(True, WORKER_KILLED, "the Python worker died, at every try")
     raised = _PYTHON.match(_raised(text))
     if raised is not None:
-        return _of_python(raised["module"] or "", raised["name"], raised["text"])
+        return _of_python(raised["module"] or "", raised["name"], raised["text"] or "")
     found = _CONDITION.search(text)
-    if found is None:
+    if found is None or _CONNECTION_REFUSED.search(text):
         return None
     state = _STATE.search(text, found.start())
     bad_value = state is not None and state["state"].startswith(_DATA_EXCEPTION)
     if found["name"].startswith(("INTERNAL", "CANNOT_", "UNRESOLVED")) and not bad_value:
         return None
     return RowFailure(True, found["name"], found["text"])
+
+
+def may_pass(text: str) -> bool:
+    """Whether code of a step has raised what a later try may not meet, as a time-out.
+
+    Kohort's own errors are judged by their classes: a row that the database refuses stays refused.
+    """
+    raised = _raised(text)
+    if raised.startswith(_OURS) and not raised.startswith(f"{_HANDLER_ERRORS}."):
+        return False
+    failure = row_failure(text)
+    return failure is not None and not failure.permanent
 
 
 def refused_in_a_task(text: str) -> bool:
