@@ -119,7 +119,7 @@ def planner(port: Any, clock: Clock | None = None, **options: Any) -> Planner:
 
 def test_a_batch_read_leaves_the_group_alone() -> None:
     """Its first start was kept for ever, and retention behind it was reported as lost data."""
-    port = FakePort({T0: [1] * 5, T1: []})
+    port: Any = FakePort({T0: [1] * 5, T1: []})
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "group.id": "g"}
     options = parse_source(given, streaming=False)
     assert Planner(options, port, Clock(), tasks=2).initial().next[T0] == 0
@@ -135,7 +135,7 @@ def test_a_batch_read_leaves_the_group_alone() -> None:
 
 
 def test_publish_progress_false_commits_no_start_either() -> None:
-    port = FakePort({T0: [1] * 5, T1: []}, refuse=True)
+    port: Any = FakePort({T0: [1] * 5, T1: []}, refuse=True)
     made = planner(port, group_id="g", startingOffsets="latest", publishProgress="false")
     assert made.initial().next[T0] == 5
     made.latest(made.initial())
@@ -144,7 +144,7 @@ def test_publish_progress_false_commits_no_start_either() -> None:
 
 def test_a_batch_of_markers_alone_ends_where_the_log_does() -> None:
     """Asked for up to there, it was refused as past the end."""
-    port = FakePort({T0: [1] * 11, T1: []}, markers={(T0, 10)})
+    port: Any = FakePort({T0: [1] * 11, T1: []}, markers={(T0, 10)})
     given = {
         "kafka.bootstrap.servers": "b:1",
         "subscribe": "t",
