@@ -78,6 +78,19 @@ def topic_of(harness: Harness) -> Topic:
     return found
 
 
+def test_nothing_passes_a_batch_that_found_no_room() -> None:
+    """P1: it is sent again, and the one behind it, which was on its way, waits for it."""
+    harness, disk = full()
+    first, second = (
+        batch_of([b"v"], producer_id=7, producer_epoch=0, base_sequence=n) for n in (0, 1)
+    )
+    assert harness.produce("t", first).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.remove("stuff")
+    late = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert harness.produce("t", second).error_code == late
+    assert [harness.produce("t", batch).error_code for batch in (first, second)] == [0, 0]
+
+
 def test_a_topic_can_be_deleted() -> None:
     """Whoever is on call does just that; refused, nothing would be left but `rm`."""
     harness, disk = full()
