@@ -25,14 +25,14 @@ def committed(cluster, app):
 
 
 def ends(cluster, names):
-    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+    with Consumer(bootstrap_servers=cluster.bootstrap, allow_auto_create_topics=False) as consumer:
         tps = [(name, number) for name in names for number in range(3)]
         return {tuple(tp): end for tp, end in consumer.end_offsets(tps).items()}
 
 
 def drain(cluster, name):
     found = []
-    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+    with Consumer(bootstrap_servers=cluster.bootstrap, allow_auto_create_topics=False) as consumer:
         tps = [(name, number) for number in range(3)]
         consumer.assign(tps)
         consumer.seek_to_beginning()
