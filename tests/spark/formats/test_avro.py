@@ -187,6 +187,9 @@ def test_a_broken_value_never_touches_its_neighbours(value: Any, data: Any) -> N
     assert decoded.errors[3].as_py() == "bytes are left over"
 
 
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
 @pytest.mark.parametrize(
     ("schema", "data", "reason"),
     [
@@ -201,12 +204,27 @@ def test_a_broken_value_never_touches_its_neighbours(value: Any, data: Any) -> N
         (record(("n", {"type": "array", "items": "null"})), b"\xfe\xff\xff\xff\x0f", "longer than"),
         (record(("n", {"type": "array", "items": "int"})), b"\xff" * 9 + b"\x01\0", "longer than"),
         (record(("n", {"type": "enum", "name": "E", "symbols": ["A"]})), b"\x02", "no such symbol"),
+        (record(("n", MONEY)), b"\x06\x01\xe2\x40", "more digits than its precision"),
+        (record(("n", MONEY)), b"\x04\x27\x10", "more digits than its precision"),
+        (record(("n", MONEY)), b"\x04\xd8\xf0", "more digits than its precision"),
+        (record(("n", MONEY)), b"\x20\x80" + bytes(15), "more digits than its precision"),
+        (record(("n", {**MONEY, "precision": 38})), b"\x20\x7f" + bytes(15), "precision"),
     ],
 )
 def test_hostile_bytes_are_the_records_error(schema: Any, data: bytes, reason: str) -> None:
     decoded = decoder(schema).decode(pa.array([data], pa.binary()))
     assert decoded.values.to_pylist() == [None]
     assert reason in decoded.errors[0].as_py()
+
+
+@pytest.mark.parametrize("precision", [4, 18, 19, 20, 38])
+def test_a_decimal_has_as_many_digits_as_its_precision(precision: int) -> None:
+    most, least = (Decimal((sign, (9,) * precision, -2)) for sign in (0, 1))
+    schema = record(("n", {**MONEY, "precision": precision}))
+    data = [written(schema, {"n": n}) for n in (most, least, Decimal(0), Decimal("-0.01"))]
+    decoded = decoder(schema).decode(pa.array(data, pa.binary()))
+    assert decoded.errors is None
+    assert [row["n"] for row in decoded.values.to_pylist()] == [most, least, 0, Decimal("-0.01")]
 
 
 def framed(schema_id: int, schema: Any, value: Any) -> bytes:

@@ -407,7 +407,7 @@ class _Planner:
             written = (node.get("logicalType"), int(node.get("scale", 0)))
             if written != ("decimal", type_.scale) or int(node["precision"]) > type_.precision:
                 raise self._misfit(type_, "decimal", at)
-            return (OP_DECIMAL, column, size, (), ())
+            return (OP_DECIMAL, column, size, (type_.precision,), ())
         text = type_ is not None and pa.types.is_string(type_)
         self._check(type_, (pa.binary(), pa.string()), node["type"], at)
         if size >= 0:
