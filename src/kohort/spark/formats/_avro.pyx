@@ -41,6 +41,8 @@ cdef enum:
     OP_DECIMAL = 14
     OP_MEMBERS = 15
     OP_CONSTANT = 16
+    OP_MEMBER = 17
+    OP_REFUSED = 18
 
 cdef struct Col:
     int kind
@@ -367,8 +369,8 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
         c.valid[c.rows] = 1
         c.rows += 1
         return 0
-    if op == OP_UNION or op == OP_MEMBERS:
-        if varint(i, &v) < 0:
+    if op == OP_UNION or op == OP_MEMBERS or op == OP_MEMBER:
+        if op != OP_MEMBER and varint(i, &v) < 0:
             return -1
         if v < 0 or v >= n.count:
             return fail(i, b"a union has no such branch")
@@ -386,6 +388,8 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
         return 0
     if op == OP_CONSTANT:
         return read_constant(n, cols, i)
+    if op == OP_REFUSED:
+        return fail(i, b"a branch of its union is not in the schema that it is read by")
     if op == OP_NULL:
         return 0 if c == NULL else put_null(cols, n.col, i)
     if op == OP_ARRAY or op == OP_MAP:
