@@ -462,6 +462,7 @@ A, B, C = (
 )
 
 ONE = {**record(("member0", "int")), "name": "One"}
+COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}
 
 
 def evolved(old: Any, new: Any, *values: Any, at: str = "p") -> Any:
@@ -496,6 +497,12 @@ def evolved(old: Any, new: Any, *values: Any, at: str = "p") -> Any:
         ),
         ([A, B], ["null", A], ("n.A", {"x": 7}), {"x": 7}),
         (["null", ONE], ["null", ONE], {"member0": 7}, {"member0": 7}),
+        (["string", "int", A], ["null", "string"], "a", "a"),
+        (["string", "int", B], "double", 7, 7.0),
+        (["null", "int", B], ["int", "long"], 7, 7),
+        (["string", "null", A], ["null", A], {"x": 7}, {"x": 7}),
+        ([COLOUR, "int"], "string", "RED", "RED"),
+        (COLOUR, ["int", "string"], "RED", {"member0": None, "member1": "RED"}),
     ],
 )
 def test_a_branch_is_read_into_its_member_in_the_readers_union(

@@ -7,8 +7,8 @@ Rules (spec 6.6):
   the writer lacks has the reader's default, or is null; a field that there is no column for is read
   over. Numbers are widened as Avro widens them, never narrowed.
 - A value becomes that member of the reader's union that its type, or its branch, resolves to: by
-  name, else by kind, else by what its kind is promoted to. One that resolves to none is the
-  record's error.
+  name, else by kind, else by what its kind is promoted to; an enum to a string, too. A branch that
+  resolves to none is the record's error.
 - A plan is nested tuples `(op, column, argument, below, absent)`; `_avro.pyx` reads values by it.
 """
 
@@ -441,8 +441,8 @@ class _Planner:
         others = _others(node)
         as_struct = _is_members(type_) and type_.num_fields == len(others)
         known = [] if reader is None else _others(reader) if reader["type"] == "union" else [reader]
-        by_name = len(others) > 1 and not as_struct and _is_struct(type_)
-        if by_name and len(known) != 1:
+        by_type = len(others) > 1 and column >= 0
+        if by_type and not as_struct and _is_struct(type_) and len(known) != 1:
             raise self._misfit(type_, "union", at)
         number = 0
         below: list[Plan] = []
@@ -451,18 +451,18 @@ class _Planner:
                 inner, below_it = type_.field(number).type, self._columns[column][1][number]
                 number += 1
                 below.append(self.plan(member, inner, below_it, at))
-            elif by_name and self._is_other_record(member, known[0]):
+            elif by_type and known and not self._is_known(member, known):
                 below.append((OP_REFUSED, -1, 0, (), ()))
             else:
                 below.append(self.plan(member, type_, column, at, reader))
         return (OP_MEMBERS if as_struct else OP_UNION, column, 0, tuple(below), ())
 
-    def _is_other_record(self, member: Any, known: Any) -> bool:
-        """Whether a branch is a record of another name than the reader's."""
-        assert self._reader is not None, "the other schema is the reader's"
-        member = self._schema.resolved(member)
-        is_record = member["type"] == "record"
-        return is_record and _resolves_to(member, [self._reader.resolved(known)]) is None
+    def _is_known(self, member: Any, known: Sequence[Any]) -> bool:
+        """Whether a branch is null, or resolves to one of the reader's types."""
+        assert self._reader is not None, "the other types are the reader's"
+        types = [self._reader.resolved(each) for each in known]
+        branch = self._schema.resolved(member)
+        return branch["type"] == "null" or _resolves_to(branch, types) is not None
 
     def _blocks(
         self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
@@ -543,6 +543,7 @@ def _resolves_to(branch: Any, members: Sequence[Any]) -> int | None:
         found = [n for n in same if members[n]["name"] == name]
         found += [n for n in same if name in members[n]["aliases"]]
         found += [n for n in same if _short(members[n]["name"]) == _short(name)]
+        found += [n for n, m in enumerate(members) if (kind, m["type"]) == ("enum", "string")]
     else:
         kinds = [m["type"] for m in members]
         found = [kinds.index(k) for k in (kind, *_PROMOTED.get(kind, ())) if k in kinds]
