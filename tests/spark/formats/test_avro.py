@@ -187,6 +187,9 @@ def test_a_broken_value_never_touches_its_neighbours(value: Any, data: Any) -> N
     assert decoded.errors[3].as_py() == "bytes are left over"
 
 
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
 @pytest.mark.parametrize(
     ("schema", "data", "reason"),
     [
@@ -201,12 +204,27 @@ def test_a_broken_value_never_touches_its_neighbours(value: Any, data: Any) -> N
         (record(("n", {"type": "array", "items": "null"})), b"\xfe\xff\xff\xff\x0f", "longer than"),
         (record(("n", {"type": "array", "items": "int"})), b"\xff" * 9 + b"\x01\0", "longer than"),
         (record(("n", {"type": "enum", "name": "E", "symbols": ["A"]})), b"\x02", "no such symbol"),
+        (record(("n", MONEY)), b"\x06\x01\xe2\x40", "more digits than its precision"),
+        (record(("n", MONEY)), b"\x04\x27\x10", "more digits than its precision"),
+        (record(("n", MONEY)), b"\x04\xd8\xf0", "more digits than its precision"),
+        (record(("n", MONEY)), b"\x20\x80" + bytes(15), "more digits than its precision"),
+        (record(("n", {**MONEY, "precision": 38})), b"\x20\x7f" + bytes(15), "precision"),
     ],
 )
 def test_hostile_bytes_are_the_records_error(schema: Any, data: bytes, reason: str) -> None:
     decoded = decoder(schema).decode(pa.array([data], pa.binary()))
     assert decoded.values.to_pylist() == [None]
     assert reason in decoded.errors[0].as_py()
+
+
+@pytest.mark.parametrize("precision", [4, 18, 19, 20, 38])
+def test_a_decimal_has_as_many_digits_as_its_precision(precision: int) -> None:
+    most, least = (Decimal((sign, (9,) * precision, -2)) for sign in (0, 1))
+    schema = record(("n", {**MONEY, "precision": precision}))
+    data = [written(schema, {"n": n}) for n in (most, least, Decimal(0), Decimal("-0.01"))]
+    decoded = decoder(schema).decode(pa.array(data, pa.binary()))
+    assert decoded.errors is None
+    assert [row["n"] for row in decoded.values.to_pylist()] == [most, least, 0, Decimal("-0.01")]
 
 
 def framed(schema_id: int, schema: Any, value: Any) -> bytes:
@@ -436,3 +454,124 @@ def test_a_default_that_does_not_fit_is_the_records_error() -> None:
         decoded = reading.decode(pa.array(data, pa.binary()))
         assert decoded.values.to_pylist() == [None, {"id": 2, "n": 3}]
         assert "the default of field n does not fit its type" in decoded.errors[0].as_py()
+
+
+A, B, C = (
+    {**record((field, "int")), "name": name, "namespace": "n"}
+    for name, field in (("A", "x"), ("B", "y"), ("C", "z"))
+)
+
+ONE = {**record(("member0", "int")), "name": "One"}
+COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}
+
+
+def evolved(old: Any, new: Any, *values: Any, at: str = "p") -> Any:
+    """Values that were written with an old schema, read with the subject's newest."""
+    with running() as registry:
+        one, _ = registered(registry, old, new)
+        reading = decoder(None, registry=registry.url, subject="t-value")
+        data = [framed(one, old, {at: value} if at else value) for value in values]
+        return reading.decode(pa.array(data, pa.binary()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "expected"),
+    [
+        (["null", A], ["null", A, B], {"x": 7}, {"member0": {"x": 7}, "member1": None}),
+        (["null", A], ["null", A, B], None, None),
+        (A, ["null", A, B], {"x": 7}, {"member0": {"x": 7}, "member1": None}),
+        (B, ["null", A, B], {"y": 7}, {"member0": None, "member1": {"y": 7}}),
+        ([A, B], [B, A], ("n.A", {"x": 7}), {"member0": None, "member1": {"x": 7}}),
+        ([A, B], [A, B, "null", C], ("n.B", {"y": 7}), {"member1": {"y": 7}}),
+        ([A, B, C], [C, A], ("n.C", {"z": 7}), {"member0": {"z": 7}, "member1": None}),
+        ("string", ["string", "int"], "a", {"member0": "a", "member1": None}),
+        ("int", ["string", "int"], 7, {"member0": None, "member1": 7}),
+        ("int", ["string", "double"], 7, {"member0": None, "member1": 7.0}),
+        (["int", "string"], ["string", "long"], 7, {"member0": None, "member1": 7}),
+        ("null", ["string", "int"], None, None),
+        (
+            {"type": "array", "items": A},
+            {"type": "array", "items": [B, A]},
+            [{"x": 7}],
+            [{"member0": None, "member1": {"x": 7}}],
+        ),
+        ([A, B], ["null", A], ("n.A", {"x": 7}), {"x": 7}),
+        (["null", ONE], ["null", ONE], {"member0": 7}, {"member0": 7}),
+        (["string", "int", A], ["null", "string"], "a", "a"),
+        (["string", "int", B], "double", 7, 7.0),
+        (["null", "int", B], ["int", "long"], 7, 7),
+        (["string", "null", A], ["null", A], {"x": 7}, {"x": 7}),
+        ([COLOUR, "int"], "string", "RED", "RED"),
+        (COLOUR, ["int", "string"], "RED", {"member0": None, "member1": "RED"}),
+    ],
+)
+def test_a_branch_is_read_into_its_member_in_the_readers_union(
+    old: Any, new: Any, value: Any, expected: Any
+) -> None:
+    decoded = evolved(record(("p", old)), record(("p", new)), value)
+    assert decoded.errors is None
+    (row,) = decoded.values.to_pylist()
+    if isinstance(expected, dict):
+        expected = dict.fromkeys(row["p"]) | expected
+    assert row == {"p": expected}
+
+
+def test_a_root_is_read_into_its_member_in_the_readers_union() -> None:
+    decoded = evolved(A, [B, A], {"x": 7}, at="")
+    assert decoded.errors is None
+    assert decoded.values.to_pylist() == [{"member0": None, "member1": {"x": 7}}]
+
+
+def test_members_of_a_union_have_defaults_and_aliases() -> None:
+    new = {
+        **A,
+        "name": "N",
+        "aliases": ["A"],
+        "fields": [
+            {"name": "w", "type": "long", "aliases": ["x"]},
+            {"name": "more", "type": "string", "default": "none"},
+        ],
+    }
+    decoded = evolved(record(("p", [A, B])), record(("p", [new, B])), ("n.A", {"x": 7}))
+    assert decoded.errors is None
+    assert decoded.values.to_pylist() == [
+        {"p": {"member0": {"w": 7, "more": "none"}, "member1": None}}
+    ]
+
+
+@pytest.mark.parametrize("new", [[A, B], ["null", A], A])
+def test_a_branch_that_the_reader_lacks_is_the_records_error(new: Any) -> None:
+    old, values = record(("p", [A, C])), [("n.A", {"x": 7}), ("n.C", {"z": 7})]
+    decoded = evolved(old, record(("p", new)), *values)
+    assert decoded.errors[0].as_py() is None
+    assert (
+        decoded.errors[1].as_py() == "a branch of its union is not in the schema that it is read by"
+    )
+    assert decoded.values.to_pylist()[1] is None
+    alone = evolved(record(("p", C)), record(("p", [A, B])), {"z": 7})
+    assert "field p was written as record" in alone.errors[0].as_py()
+
+
+@pytest.mark.parametrize("old", [["null", A], A, [A, B, C]])
+def test_columns_of_another_union_are_the_records_error(old: Any) -> None:
+    ddl = "p STRUCT<member0: STRUCT<x: INT>, member1: STRUCT<y: INT>>"
+    with running() as registry:
+        from kohort.spark.formats import Format, decoder_of
+
+        (one,) = registered(registry, record(("p", old)))
+        reading = decoder_of(Format("value", "avro", ddl, registry=registry.url))
+        value = ("n.A", {"x": 7}) if isinstance(old, list) else {"x": 7}
+        decoded = reading.decode(
+            pa.array([framed(one, record(("p", old)), {"p": value})], pa.binary())
+        )
+        assert "field p was written as" in known(decoded.errors)[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [([A, B], [A, B, C]), (["null", A], [A, B]), ([A, B], [B, A])]
+)
+def test_versions_with_other_unions_are_not_widened(old: Any, new: Any) -> None:
+    with running() as registry:
+        registered(registry, record(("p", old)), record(("p", new)))
+        with pytest.raises(ConfigError, match=r"column p is .* give valueSchema"):
+            decoder(None, evolution="widen", registry=registry.url, subject="t-value")

@@ -41,6 +41,8 @@ cdef enum:
     OP_DECIMAL = 14
     OP_MEMBERS = 15
     OP_CONSTANT = 16
+    OP_MEMBER = 17
+    OP_REFUSED = 18
 
 cdef struct Col:
     int kind
@@ -56,6 +58,7 @@ cdef struct Col:
 cdef struct Node:
     int op, col
     int64_t arg                        # a factor, or a size
+    uint64_t high, low                 # what a decimal is smaller than, without its sign
     const uint8_t *text                # of a symbol or a constant
     int count
     Node *below
@@ -226,8 +229,11 @@ cdef inline int put_real(Col *c, double v, Input *i) noexcept nogil:
     return 0
 
 
-cdef int put_decimal(Col *c, const uint8_t *p, int64_t size, Input *i) noexcept nogil:
+cdef int put_decimal(
+    Node *of, Col *c, const uint8_t *p, int64_t size, Input *i
+) noexcept nogil:
     """A big-endian two's complement number as 16 bytes, little-endian."""
+    cdef uint64_t high = 0, low = 0
     cdef uint8_t *out
     cdef uint8_t sign
     cdef int64_t n
@@ -247,6 +253,14 @@ cdef int put_decimal(Col *c, const uint8_t *p, int64_t size, Input *i) noexcept 
     memset(out, sign, 16)
     for n in range(size):
         out[n] = p[size - 1 - n]
+    for n in range(8):
+        low |= <uint64_t> (out[n] ^ sign) << 8 * n
+        high |= <uint64_t> (out[n + 8] ^ sign) << 8 * n
+    if sign:
+        low += 1
+        high += low == 0
+    if high > of.high or (high == of.high and low >= of.low):
+        return fail(i, b"a decimal has more digits than its precision")
     c.valid[c.rows] = 1
     c.rows += 1
     return 0
@@ -339,7 +353,7 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
         if c == NULL:
             return 0
         if op == OP_DECIMAL:
-            return put_decimal(c, i.p - v, v, i)
+            return put_decimal(n, c, i.p - v, v, i)
         return put_bytes(c, i.p - v, v, i)
     if op == OP_RECORD:
         for k in range(n.count):
@@ -355,8 +369,8 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
         c.valid[c.rows] = 1
         c.rows += 1
         return 0
-    if op == OP_UNION or op == OP_MEMBERS:
-        if varint(i, &v) < 0:
+    if op == OP_UNION or op == OP_MEMBERS or op == OP_MEMBER:
+        if op != OP_MEMBER and varint(i, &v) < 0:
             return -1
         if v < 0 or v >= n.count:
             return fail(i, b"a union has no such branch")
@@ -374,6 +388,8 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
         return 0
     if op == OP_CONSTANT:
         return read_constant(n, cols, i)
+    if op == OP_REFUSED:
+        return fail(i, b"a branch of its union is not in the schema that it is read by")
     if op == OP_NULL:
         return 0 if c == NULL else put_null(cols, n.col, i)
     if op == OP_ARRAY or op == OP_MAP:
@@ -415,7 +431,7 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
 cdef int build(Node *n, tuple plan) except -1:
     """A node from `(op, column, argument, below, absent)`; of a symbol, from its bytes.
 
-    Below a constant are the plan that reads it and its bytes.
+    Below a constant are the plan that reads it and its bytes, below a decimal its precision.
     """
     cdef object below = plan[3]
     cdef object absent = plan[4]
@@ -434,6 +450,10 @@ cdef int build(Node *n, tuple plan) except -1:
         n.arg = PyBytes_Size(below[1])
         n.count = 1
         build(&n.below[0], below[0])
+        return 0
+    if n.op == OP_DECIMAL:
+        most = 10 ** below[0]
+        n.high, n.low = most >> 64, most & 0xFFFFFFFFFFFFFFFF
         return 0
     for k in range(len(below)):
         n.count += 1

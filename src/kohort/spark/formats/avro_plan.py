@@ -6,6 +6,9 @@ Rules (spec 6.6):
 - Columns and the writer's fields meet by name, or by an alias in the reader's schema. A column that
   the writer lacks has the reader's default, or is null; a field that there is no column for is read
   over. Numbers are widened as Avro widens them, never narrowed.
+- A value becomes that member of the reader's union that its type, or its branch, resolves to: by
+  name, else by kind, else by what its kind is promoted to; an enum to a string, too. A branch that
+  resolves to none is the record's error.
 - A plan is nested tuples `(op, column, argument, below, absent)`; `_avro.pyx` reads values by it.
 """
 
@@ -42,7 +45,9 @@ STRUCT, LIST, BOOL, I32, I64, F32, F64, BIN, DEC = range(9)
     OP_DECIMAL,
     OP_MEMBERS,
     OP_CONSTANT,
-) = range(17)
+    OP_MEMBER,
+    OP_REFUSED,
+) = range(19)
 _DEPTH_MAX: Final = 50
 _PLAIN: Final = {
     "null": pa.string(),
@@ -76,6 +81,13 @@ _WIDENED: Final = {  # what the writer's number may become, by Avro's rules
     "long": (pa.int64(), pa.float32(), pa.float64()),
     "float": (pa.float32(), pa.float64()),
     "double": (pa.float64(),),
+}
+_PROMOTED: Final = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
 }
 Plan = tuple[int, int, int, tuple[Any, ...], tuple[int, ...]]
 
@@ -126,7 +138,12 @@ class AvroSchema:
         name = node["name"]
         space = name.rpartition(".")[0] or node.get("namespace", space)
         full = name if "." in name or not space else f"{space}.{name}"
-        found = dict(node)
+        aliases = [str(alias) for alias in node.get("aliases") or ()]
+        found = {
+            **node,
+            "name": full,
+            "aliases": [a if "." in a or not space else f"{space}.{a}" for a in aliases],
+        }
         self._named[full] = found
         if node["type"] in ("record", "error"):
             found["type"] = "record"
@@ -177,7 +194,7 @@ class AvroSchema:
         return _LOGICAL.get((kind, node.get("logicalType", "")), _PLAIN[kind])
 
     def _union_type(self, node: Any, depth: int) -> pa.DataType:
-        members = [each for each in node["members"] if each["type"] != "null"]
+        members = _others(node)
         if len(members) == 1:
             return self._type(members[0], depth)
         kinds = {self.resolved(m)["type"] for m in members}
@@ -188,6 +205,26 @@ class AvroSchema:
         return pa.struct(
             [pa.field(f"member{n}", self._type(m, depth + 1)) for n, m in enumerate(members)]
         )
+
+    def members(self) -> dict[str, list[str]]:
+        """By path, the names of the records in each union of several types; "" for other types."""
+        found: dict[str, list[str]] = {}
+        self._members(self.root, "", found)
+        return found
+
+    def _members(self, node: Any, at: str, found: dict[str, list[str]]) -> None:
+        node = self.resolved(node)
+        if node["type"] == "record":
+            for field in node["fields"]:
+                self._members(field["schema"], f"{at}{field['name']}.", found)
+        elif node["type"] in ("array", "map"):
+            self._members(node["items" if node["type"] == "array" else "values"], at, found)
+        elif node["type"] == "union":
+            others = [self.resolved(member) for member in _others(node)]
+            if len(others) > 1:
+                found[at] = [_short(m["name"]) if m["type"] == "record" else "" for m in others]
+            for n, member in enumerate(others):
+                self._members(member, f"{at}member{n}." if len(others) > 1 else at, found)
 
 
 def is_avro(text: str) -> bool:
@@ -289,9 +326,41 @@ class _Planner:
         if self._depth > _DEPTH_MAX:
             raise DeserializationError(f"{at}: its schema refers to itself")
         try:
+            if members := self._members(reader, type_):
+                return self._chosen(node, type_, column, at, members)
             return self._plan(node, type_, column, at, self._alike(node, reader))
         finally:
             self._depth -= 1
+
+    def _members(self, reader: Any, type_: Any) -> list[Any]:
+        """The members of the reader's union that the columns of a type are; none for others."""
+        if reader is None or self._reader is None or not _is_members(type_):
+            return []
+        reader = self._reader.resolved(reader)
+        if reader["type"] != "union":
+            return []
+        members = [self._reader.resolved(member) for member in _others(reader)]
+        return members[: type_.num_fields] if len(members) > 1 else []
+
+    def _chosen(
+        self, node: Any, type_: pa.DataType, column: int, at: str, members: Sequence[Any]
+    ) -> Plan:
+        """The plan of a value that becomes one of the members of the reader's union."""
+        is_union = node["type"] == "union"
+        below: list[Plan] = []
+        for each in node["members"] if is_union else [node]:
+            branch = self._schema.resolved(each)
+            index = _resolves_to(branch, members)
+            if branch["type"] == "null":
+                below.append((OP_NULL, column, 0, (), ()))
+            elif index is not None:
+                inner, number = type_.field(index).type, self._columns[column][1][index]
+                below.append(self.plan(branch, inner, number, at, members[index]))
+            elif is_union:
+                below.append((OP_REFUSED, -1, 0, (), ()))
+            else:
+                raise self._misfit(type_, node["type"], at)
+        return (OP_MEMBERS if is_union else OP_MEMBER, column, 0, tuple(below), ())
 
     def _alike(self, node: Any, reader: Any) -> Any:
         """The reader's schema of a value where it is of the writer's kind, else None."""
@@ -329,6 +398,9 @@ class _Planner:
         if type_ is not None and not pa.types.is_struct(type_):
             raise self._misfit(type_, "record", at)
         names = [] if type_ is None else type_.names
+        written = {field["name"] for field in node["fields"]}
+        if reader is None and _is_members(type_) and not written & set(names):
+            raise self._misfit(type_, "record", at)
         known: dict[str, Any] = {} if reader is None else {f["name"]: f for f in reader["fields"]}
         columns = _met(node["fields"], names, known)
         below: list[Plan] = []
@@ -365,25 +437,32 @@ class _Planner:
             raise DeserializationError(f"{at} does not fit its type: {error}") from error
         return (OP_CONSTANT, -1, 0, (plan, data), ())
 
-    def _union(
-        self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
-    ) -> Plan:
-        members: list[Any] = node["members"]
-        others = [m for m in members if m["type"] != "null"]
-        as_struct = (
-            type_ is not None
-            and pa.types.is_struct(type_)
-            and type_.names == [f"member{n}" for n in range(len(others))]
-        )
+    def _union(self, node: Any, type_: Any, column: int, at: str, reader: Any) -> Plan:
+        others = _others(node)
+        as_struct = _is_members(type_) and type_.num_fields == len(others)
+        known = [] if reader is None else _others(reader) if reader["type"] == "union" else [reader]
+        by_type = len(others) > 1 and column >= 0
+        if by_type and not as_struct and _is_struct(type_) and len(known) != 1:
+            raise self._misfit(type_, "union", at)
+        number = 0
         below: list[Plan] = []
-        for member in members:
-            if type_ is not None and as_struct and member["type"] != "null":
-                index = others.index(member)
-                inner, number = type_.field(index).type, self._columns[column][1][index]
+        for member in node["members"]:
+            if as_struct and member["type"] != "null":
+                inner, below_it = type_.field(number).type, self._columns[column][1][number]
+                number += 1
+                below.append(self.plan(member, inner, below_it, at))
+            elif by_type and known and not self._is_known(member, known):
+                below.append((OP_REFUSED, -1, 0, (), ()))
             else:
-                inner, number = type_, column
-            below.append(self.plan(member, inner, number, at, None if as_struct else reader))
+                below.append(self.plan(member, type_, column, at, reader))
         return (OP_MEMBERS if as_struct else OP_UNION, column, 0, tuple(below), ())
+
+    def _is_known(self, member: Any, known: Sequence[Any]) -> bool:
+        """Whether a branch is null, or resolves to one of the reader's types."""
+        assert self._reader is not None, "the other types are the reader's"
+        types = [self._reader.resolved(each) for each in known]
+        branch = self._schema.resolved(member)
+        return branch["type"] == "null" or _resolves_to(branch, types) is not None
 
     def _blocks(
         self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
@@ -407,7 +486,7 @@ class _Planner:
             written = (node.get("logicalType"), int(node.get("scale", 0)))
             if written != ("decimal", type_.scale) or int(node["precision"]) > type_.precision:
                 raise self._misfit(type_, "decimal", at)
-            return (OP_DECIMAL, column, size, (), ())
+            return (OP_DECIMAL, column, size, (type_.precision,), ())
         text = type_ is not None and pa.types.is_string(type_)
         self._check(type_, (pa.binary(), pa.string()), node["type"], at)
         if size >= 0:
@@ -438,6 +517,41 @@ class _Planner:
 
     def _misfit(self, type_: pa.DataType, kind: str, at: str) -> DeserializationError:
         return DeserializationError(f"{at} was written as {kind}, which is not read as {type_}")
+
+
+def _others(union: Any) -> list[Any]:
+    """The members of a union but null."""
+    return [member for member in union["members"] if member["type"] != "null"]
+
+
+def _is_struct(type_: pa.DataType | None) -> bool:
+    return type_ is not None and pa.types.is_struct(type_)
+
+
+def _is_members(type_: Any) -> bool:
+    """Whether a type is that of a union: a struct of `member0`, `member1`, ..."""
+    names = type_.names if _is_struct(type_) else []
+    return len(names) > 1 and names == [f"member{n}" for n in range(len(names))]
+
+
+def _resolves_to(branch: Any, members: Sequence[Any]) -> int | None:
+    """The number of the reader's member that a writer's type is read as."""
+    kind = branch["type"]
+    if kind in ("record", "enum", "fixed"):
+        name = branch["name"]
+        same = [n for n, m in enumerate(members) if m["type"] == kind]
+        found = [n for n in same if members[n]["name"] == name]
+        found += [n for n in same if name in members[n]["aliases"]]
+        found += [n for n in same if _short(members[n]["name"]) == _short(name)]
+        found += [n for n, m in enumerate(members) if (kind, m["type"]) == ("enum", "string")]
+    else:
+        kinds = [m["type"] for m in members]
+        found = [kinds.index(k) for k in (kind, *_PROMOTED.get(kind, ())) if k in kinds]
+    return found[0] if found else None
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _met(fields: Sequence[Any], names: Sequence[str], reader: Mapping[str, Any]) -> dict[str, str]:
@@ -478,21 +592,25 @@ def _array(type_: pa.DataType, taken: Sequence[tuple[Any, ...]], at: int) -> tup
     return pa.Array.from_buffers(type_, rows, made, nulls, children=below or None), after
 
 
-def merged(types: Sequence[pa.DataType]) -> pa.DataType:
+def merged(schemas: Sequence[AvroSchema]) -> pa.DataType:
     """One struct with the columns of all, numbers as wide as the widest (`widen`).
 
     Raises ConfigError for a column whose types do not go together.
     """
-    found = types[0]
-    for other in types[1:]:
-        found = _merged(found, other, "")
+    found, members = schemas[0].type(), schemas[0].members()
+    for other in schemas[1:]:
+        found = _merged(found, other.type(), "")
+        for at, names in other.members().items():
+            if names != members.setdefault(at, names):
+                raise _apart(at, f"a union of {members[at]}", f"of {names}")
     return found
 
 
 def _merged(one: pa.DataType, other: pa.DataType, at: str) -> pa.DataType:
     if one == other:
         return one
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
+    unions = _is_members(one) or _is_members(other)
+    if _is_struct(one) and _is_struct(other) and (not unions or one.names == other.names):
         fields: Mapping[str, pa.DataType] = {f.name: f.type for f in one}
         fields = fields | {
             f.name: _merged(fields.get(f.name, f.type), f.type, f"{at}{f.name}.") for f in other
@@ -505,7 +623,11 @@ def _merged(one: pa.DataType, other: pa.DataType, at: str) -> pa.DataType:
         narrower = [t for k, allowed in _WIDENED.items() if widest in allowed for t in [_PLAIN[k]]]
         if widest in (one, other) and one in narrower and other in narrower:
             return widest
-    raise ConfigError(
+    raise _apart(at, one, other)
+
+
+def _apart(at: str, one: Any, other: Any) -> ConfigError:
+    return ConfigError(
         f"column {at.rstrip('.')} is {one} in one version of its schema and {other} in another; "
         "give valueSchema"
     )

@@ -110,7 +110,7 @@ def _avro_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
     assert format_.subject is not None, "the options refuse it"
     versions = registry.versions(format_.subject)
     every = [registry.by_version(format_.subject, version) for version in versions]
-    return merged([written_as(registry, each).type() for each in reversed(every)])
+    return merged([written_as(registry, each) for each in reversed(every)])
 
 
 class Typed:
