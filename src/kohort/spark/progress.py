@@ -251,7 +251,7 @@ def _behind(
     pipeline: Accountable, store: Store, port: ClusterPort, views: Mapping[str, TopicView]
 ) -> dict[str, int]:
     """By source or step, what its intermediate topics hold that no step has read."""
-    nodes = pipeline.graph.intermediate_topics(pipeline.name)
+    nodes = pipeline.graph.possible_intermediate_topics(pipeline.name)
     at = _partitions(nodes, views)
     if not at:
         return {}

@@ -579,8 +579,8 @@ def open_fences(
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
-    handed = set(forwarded)
-    names += handed
+    intermediate = set(forwarded)
+    names += sorted(intermediate)
     gone = [n for n in names if n not in views]
     if gone:
         raise DataLossError(
@@ -597,7 +597,7 @@ def open_fences(
         return
     now = int(time.time() * 1000)
     # What an open transaction of the earlier store holds back is aborted before a step writes.
-    anew = handed - {topic for topic, _ in known}
+    anew = intermediate - {topic for topic, _ in known}
     at_end = [at for at in missing if at[0] in anew]
     at_start = [at for at in missing if at[0] not in anew]
     starts = port.earliest(at_start) if at_start else {}

@@ -427,7 +427,7 @@ def test_what_is_answered_behind_a_marker_waits_for_its_flush(error: OSError | N
 
 @pytest.mark.parametrize("error", [None, OSError(errno.EIO, "the disk is broken")])
 def test_so_does_what_waits_in_a_host_that_resigns(error: OSError | None) -> None:
-    """Only appends of its own told it of a flush; nobody answered the request."""
+    """It heard of flushes of its own appends only, and never answered the request."""
     nodes = Nodes(durability="fsync")
     nodes.commit(1)
     nodes.env.hold_flushes = True

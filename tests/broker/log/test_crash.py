@@ -243,17 +243,17 @@ def test_a_full_disk_refuses_and_recovers() -> None:
 
 
 @pytest.mark.parametrize("call", range(1, 18))
-def test_an_error_in_any_call_of_a_start_is_told(call: int) -> None:
+def test_an_error_in_any_call_of_a_start_is_raised(call: int) -> None:
     """A start that cannot read its directory says so; the next one works."""
     disk, _ = filled(20)
     disk.calls = 0
     disk.error_at, disk.error = call, OSError(errno.EIO, "Input/output error")
-    told = ""
+    raised = ""
     try:
         Harness(disk, FakeEnv(), **CONFIG)
     except StorageError as error:
-        told = str(error)
-    assert "Input/output error" in told or disk.calls < call
+        raised = str(error)
+    assert "Input/output error" in raised or disk.calls < call
     disk.error_at = None
     assert len(Harness(disk, FakeEnv(), **CONFIG).read_all("t")) == 20
 

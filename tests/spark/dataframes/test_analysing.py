@@ -38,11 +38,17 @@ def all_as_text(matches: Any) -> Any:
     return matches.select([F.col(name).cast("string") for name in matches.columns])
 
 
+def others_as_text(matches: Any) -> Any:
+    kept = [F.col(name).cast("string") for name in matches.columns if name != "_kohort"]
+    return matches.select(*kept)
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
         (watermarked, "step watermarked: withWatermark has no effect here"),
-        (all_as_text, "step all_as_text changes the column _kohort"),
+        (all_as_text, "step all_as_text changes the column _kohort,"),
+        (others_as_text, "step others_as_text changes the column _kohort_verdict,"),
     ],
 )
 def test_what_a_step_may_not_do(spark: SparkSession, step: Any, message: str) -> None:
@@ -94,8 +100,18 @@ def complete(matches: Any) -> Any:
     return matches.dropna()
 
 
+def text_once(matches: Any) -> Any:
+    """A step that keeps state gets no hidden columns."""
+    return all_as_text(matches).dropDuplicates(["team"])
+
+
 @pytest.mark.parametrize(
-    ("step", "columns"), [(known, ["team"]), (complete, ["team", "goals", "at"])]
+    ("step", "columns"),
+    [
+        (known, ["team"]),
+        (complete, ["team", "goals", "at"]),
+        (text_once, ["team", "goals", "at"]),
+    ],
 )
 def test_what_a_step_may_do(spark: SparkSession, step: Any, columns: list[str]) -> None:
     assert analyse(spark, graph(step)).rows[step.__name__].names == columns

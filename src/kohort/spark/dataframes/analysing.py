@@ -85,7 +85,6 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
     behind: dict[str, Step] = {}
     for step in graph.ordered():
         frame = call(step, frames)
-        _check_hidden(step, frame)
         stateful[step.name] = is_stateful(frame)
         if stateful[step.name]:  # its inputs come from intermediate topics
             plain = {n: _plain(spark, frames[n]) for n in graph.rows_of(step)}
@@ -95,6 +94,7 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
             _check_behind(step, before, frame)
             behind[step.name] = before
         elif any(ORIGIN in frames[n].columns for n in graph.rows_of(step)):
+            _check_hidden(step, frame)
             check_narrow(frame, step.name)
             frame = passing(carried(frame, HIDDEN, step.name))
         frames[step.name] = _plain(spark, frame) if stateful[step.name] else frame
@@ -159,12 +159,13 @@ def _stream(spark: SparkSession, schema: StructType) -> DataFrame:
 
 def _check_hidden(step: Step, frame: DataFrame) -> None:
     """Refuse a step that makes another column of a hidden one, such as a cast of every column."""
-    kinds = {f.name: f.dataType for f in frame.schema.fields}
-    if ORIGIN in kinds and not isinstance(kinds[ORIGIN], StructType):
-        raise UsageError(
-            f"step {step.name} changes the column {ORIGIN}, by which Kohort knows the record of a "
-            f"row. Leave it as it is, or out: [c for c in rows.columns if c != {ORIGIN!r}]"
-        )
+    for field in frame.schema.fields:
+        if field.name in HIDDEN and not isinstance(field.dataType, StructType):
+            raise UsageError(
+                f"step {step.name} changes the column {field.name}, by which Kohort knows the "
+                "record of a row and whether it failed. Leave such columns as they are, or out: "
+                f"[c for c in rows.columns if not c.startswith({ORIGIN!r})]"
+            )
 
 
 def _check_behind(step: Step, stateful: Step, frame: DataFrame) -> None:

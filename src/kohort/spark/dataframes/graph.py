@@ -195,7 +195,7 @@ class Graph:
     def __bool__(self) -> bool:
         return bool(self.sources or self.references or self.steps)
 
-    def intermediate_topics(self, pipeline: str) -> dict[str, str]:
+    def possible_intermediate_topics(self, pipeline: str) -> dict[str, str]:
         """All intermediate topics that there can be, with the node whose rows each has: which
         there are is known when the steps have been analysed."""
         return {

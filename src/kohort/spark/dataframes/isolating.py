@@ -90,16 +90,16 @@ def row_failure(text: str) -> RowFailure | None:
     return RowFailure(True, found["name"], found["text"])
 
 
-def may_pass(text: str) -> bool:
-    """Whether code of a step has raised what a later try may not meet, as a time-out.
+def temporary_failure(text: str) -> RowFailure | None:
+    """What code of a step has raised and a later try may not meet, such as a time-out; else None.
 
     Kohort's own errors are judged by their classes: a row that the database refuses stays refused.
     """
     raised = _raised(text)
     if raised.startswith(_OURS) and not raised.startswith(f"{_HANDLER_ERRORS}."):
-        return False
+        return None
     failure = row_failure(text)
-    return failure is not None and not failure.permanent
+    return None if failure is None or failure.permanent else failure
 
 
 def refused_in_a_task(text: str) -> bool:

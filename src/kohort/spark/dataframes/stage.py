@@ -40,7 +40,7 @@ from kohort.spark.dataframes.graph import (
     TableTarget,
     TopicTarget,
 )
-from kohort.spark.dataframes.isolating import RowFailure, may_pass, refused_in_a_task, row_failure
+from kohort.spark.dataframes.isolating import RowFailure, refused_in_a_task, temporary_failure
 from kohort.spark.dataframes.judging import Judgement, Place
 from kohort.spark.dataframes.narrow import NarrowBatch, NarrowPlan
 from kohort.spark.dataframes.references import ReferenceTable
@@ -211,8 +211,8 @@ class StageFunction:
             except Exception as error:  # a row's, of any class
                 found = self._isolated(frame, batch, database, error, verdicts)
                 if found.keys() <= verdicts.keys():
-                    if may_pass(str(error)):
-                        raise _temporary(batch, str(error)) from error
+                    if (failure := temporary_failure(str(error))) is not None:
+                        raise _temporary(batch, failure) from error
                     raise
                 log.warning(
                     "%s: %d records make the batch fail and are dead letters or retries now; "
@@ -539,9 +539,7 @@ class _Work:
         return written
 
 
-def _temporary(batch: Batch, text: str) -> BatchFailedError:
-    failure = row_failure(text)
-    assert failure is not None, "asked for what may pass"
+def _temporary(batch: Batch, failure: RowFailure) -> BatchFailedError:
     raised = f"{failure.reason}: {failure.message}" if failure.message else failure.reason
     return BatchFailedError(
         f"{batch} failed: a step raised {raised}, and not for a few records alone. It may pass: "

@@ -229,7 +229,8 @@ def _as_json(column: pa.Array) -> pa.Array:
     """Texts of JSON as Spark's `to_json` makes them: maps as objects, bytes in base64, and numbers
     that JSON lacks as text; times are as everywhere in a table."""
     values = (_json_value(value, column.type) for value in column.to_pylist())
-    return pa.array([None if v is None else json.dumps(v, default=str) for v in values])
+    texts = [None if v is None else json.dumps(v, default=str) for v in values]
+    return pa.array(texts, pa.string())
 
 
 def _json_value(value: Any, kind: pa.DataType) -> Any:
