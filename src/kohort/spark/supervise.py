@@ -35,7 +35,7 @@ from kohort.errors import (
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.fenced import refuse_recreated
 from kohort.retry.ledger_view import retry_topic_states
-from kohort.retry.policy import RetryTopics
+from kohort.retry.policy import INTERMEDIATE_TOPIC, RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import (
@@ -541,8 +541,7 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
     except StorageError:  # it has never run
         return Stored((), {}, views)
-    forwarded = re.compile(r"kohort\..*\.intermediate")  # they come and go with the stages
-    fences = [f for f in store.fences(pipeline.name) if not forwarded.fullmatch(f.topic)]
+    fences = [f for f in store.fences(pipeline.name) if not INTERMEDIATE_TOPIC.fullmatch(f.topic)]
     there = [
         (f.topic, f.partition)
         for f in fences
@@ -555,9 +554,7 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         {s.topic: s.waiting for s in states if s.waiting},
         views,
         port.earliest(there) if there else {},
-        {}
-        if is_url(place)
-        else {n: topics_of(LocalFiles(Path(place)), n) for n in (SOURCE, RETRIES)},
+        {} if is_url(place) else _checkpoints(LocalFiles(Path(place))),
     )
 
 

@@ -5,8 +5,7 @@ Rules:
 - A group of the consumer protocol (KIP-848) has more to show: epochs, and what each member is on
   its way to.
 - Unknown values are shown as unknown, never as 0: no committed offset, a partition without a
-  leader,
-  a group whose coordinator does not answer. One such row never ends the command.
+  leader, a group whose coordinator does not answer. One such row never ends the command.
 """
 
 from __future__ import annotations

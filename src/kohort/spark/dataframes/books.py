@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kohort.retry import ledger
-from kohort.retry.copies import BAD_HEADERS_REASON, Attempt, copy_for
+from kohort.retry.copies import Attempt, copy_for
 from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place
 from kohort.retry.store import Transaction
 from kohort.spark.dataframes.failing import RetrySpec, failure_of
@@ -95,8 +95,3 @@ def _failed(part: _Part, failed: Failed, spec: RetrySpec, now_ms: int) -> str:
     part.claims += [entries.claim] if entries.claim else []
     part.rows += [row for row in (also, entries.row) if row is not None]
     return copy.topic
-
-
-def uncounted(failed: Failed) -> bool:
-    """Whether a failure is of a stranger's record in a retry topic, which is no input."""
-    return failed.reason == BAD_HEADERS_REASON

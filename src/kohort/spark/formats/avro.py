@@ -21,7 +21,6 @@ from kohort.spark.formats.avro_plan import AvroSchema, arrow, layout, plan_of
 from kohort.spark.formats.decoded import Decoded, messages
 
 _PLANS_MAX: Final = 1_000
-_WITHOUT_REGISTRY: Final = 0
 
 
 class AvroDecoder:
