@@ -3,9 +3,11 @@
 Shell: clock, sleep and files (the checkpoint's lock).
 
 Rules (spec 6.3; invariant X6):
-- Two queries: one reads the source topics, one reads all retry topics, so that neither waits for
-  the other. Both write through the same sink.
-- Both start at the store's fences (X8). A checkpoint that is gone costs nothing.
+- Row handlers have two queries: one reads the source topics, one reads all retry topics, so that
+  neither waits for the other. Both write through the same sink.
+- Each stage of DataFrames is a query of its own; see `stages`.
+- Queries without state start at the store's fences (X8). Their checkpoint that is gone costs
+  nothing; without that of a stateful stage nothing is started.
 - Nothing in Spark restarts a query. A cause that may pass (a broker away, a database locked, a
   worker killed) is restarted with back-off; anything else is raised at once, with the traceback of
   the Python process in which it happened.
