@@ -81,6 +81,7 @@ def test_a_group_with_a_member(kohort: Run, cluster: Cluster, orders: str) -> No
             "assignment_strategy",
             "coordinator",
             "lag",
+            "unknown",
             "group_epoch",
             "target_assignment_epoch",
             "members",
@@ -149,6 +150,27 @@ def test_a_partition_that_its_leader_cannot_read_is_a_dash(
         assert kohort("group", "describe", "offline").code == 0
         (_, first, second) = kohort("topic", "describe", orders, "-o", "csv").lines
         assert (first.endswith(",,"), second.endswith(",,")) == (True, False)
+
+
+def test_a_commit_past_the_end_of_the_log_is_a_dash(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """The topic was made again, or has lost records: nobody knows what is left to do (spec 8.3)."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("ahead", {(orders, 0): 900})
+    ran = kohort("group", "lag", "ahead", "--fail-above", "0", "-o", "json")
+    assert [row["lag"] for row in ran.json["rows"]] == [None]
+    assert ran.code == 3
+    assert "is unknown" in ran.err
+    (group,) = kohort("group", "describe", "ahead", "-o", "json").json["groups"]
+    assert (group["lag"], group["unknown"]) == (None, 1)
+    told = kohort("group", "why", "ahead", "--for", "1ms", "-o", "json").json
+    assert (told["lag"], told["unknown"], told["partitions"][0]["lag"]) == (None, 1, None)
+    assert (
+        kohort("group", "why", "ahead", "--for", "1ms")
+        .lines[0]
+        .startswith("ahead: Empty, members 0, lag unknown, partitions 1 (stuck 1)")
+    )
 
 
 def test_offsets_of_a_deleted_topic_do_not_end_the_command(kohort: Run) -> None:

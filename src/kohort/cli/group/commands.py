@@ -34,6 +34,7 @@ from kohort.cli.group.why import why
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.lean import dataclass
+from kohort.observe.snapshot import records_between
 from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
@@ -77,9 +78,14 @@ class Found:
     rows: tuple[dict[str, Any], ...]
 
     @property
+    def lags(self) -> list[int | None]:
+        """Of each partition; None where it is not known."""
+        return [row["lag"] for row in self.rows]
+
+    @property
     def total_lag(self) -> int | None:
         """The sum of the known lags; None when none is known."""
-        known = [row["lag"] for row in self.rows if row["lag"] is not None]
+        known = [lag for lag in self.lags if lag is not None]
         return sum(known) if known else None
 
 
@@ -389,7 +395,7 @@ def _lag_row(
         "partition": tp.partition,
         "current_offset": None if at is None else at.offset,
         "log_end_offset": end,
-        "lag": None if at is None or end is None else max(0, end - at.offset),
+        "lag": records_between(None if at is None else at.offset, end),
         "consumer_id": None if owner is None else owner.member_id,
         "host": None if owner is None else owner.host,
         "client_id": None if owner is None else owner.client_id,
@@ -451,6 +457,7 @@ def _as_json(look: Found) -> dict[str, Any]:
         "assignment_strategy": described.protocol or None,
         "coordinator": _coordinator(described),
         "lag": look.total_lag,
+        "unknown": look.lags.count(None),
         "group_epoch": described.epoch,
         "target_assignment_epoch": described.assignment_epoch,
         "members": [

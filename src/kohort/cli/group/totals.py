@@ -30,13 +30,15 @@ COLUMNS: Final = (
     "members",
     "partitions",
     "lag",
+    "unknown",
     "oldest_unread",
     "written_per_s",
     "done_per_s",
     "trend",
     "health",
 )
-ONE_LOOK: Final = COLUMNS[:6]
+"""In tables the lag's `>=` says that some partitions are `unknown`."""
+ONE_LOOK: Final = COLUMNS[:7]
 CLEAR: Final = "\x1b[H\x1b[2J"
 SORTS: Final[dict[str, Callable[[GroupLine], Any]]] = {
     "severity": lambda line: line.severity,
@@ -109,7 +111,8 @@ def _show(
     lines = [one for one in overview.lines if not names or one.group in names]
     table = output == "table"
     rows = [_row(line, table) for line in sorted(lines, key=key)]
-    show(rows, COLUMNS if rates else ONE_LOOK, output)
+    columns = COLUMNS if rates else ONE_LOOK
+    show(rows, [c for c in columns if not (table and c == "unknown")], output)
     failed = [line for line in lines if line.error]
     for line in failed:
         click.echo(f"error: group {line.group!r}: {line.error}", err=True)
@@ -127,6 +130,7 @@ def _row(line: GroupLine, table: bool) -> dict[str, Any]:
         "members": line.members,
         "partitions": line.partitions,
         "lag": _figure(line.lag, table),
+        "unknown": line.lag.unknown,
         "oldest_unread": _age(line.time_lag, table),
         "written_per_s": None if trend.written_per_s is None else round(trend.written_per_s, 1),
         "done_per_s": None if trend.done_per_s is None else round(trend.done_per_s, 1),
