@@ -126,6 +126,44 @@ def test_lag_that_fails_a_check(kohort: Run, orders: str) -> None:
     assert ran.json["rows"][0]["lag"] == 2
 
 
+def test_a_check_fails_of_what_was_asked_for_alone(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """Of all groups some have no offsets (Kafka Connect's), or do not read the topic."""
+    kohort("topic", "create", "fees", "-p", "1")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("reads-fees", {("fees", 0): 0})
+        kohort("consume", orders, "-g", "reads-orders", "--from-beginning", "--until-end")
+        without_offsets = Consumer(
+            bootstrap_servers=cluster.bootstrap, group_id="without", allow_auto_create_topics=False
+        )
+        with without_offsets:
+            without_offsets.subscribe(["not-there"])
+            while "without" not in {g.group_id for g in admin.list_groups(states=["Stable"])}:
+                without_offsets.poll(0.2)
+            every = ("--all", "--match", "^(reads-|without)", "--fail-above", "1000")
+            for words, code, said in (
+                (every, 0, "group without has no offsets and reads nothing"),
+                ((*every, "--topic", orders), 0, ""),
+                ((*every, "--topic", "ordes"), 3, "none of the 3 groups has offsets of 'ordes'"),
+                (("without", "--fail-above", "1000"), 3, "group without has no offsets and"),
+                (
+                    ("reads-fees", "reads-orders", "--topic", orders, "--fail-above", "1000"),
+                    0,
+                    "group reads-fees has no offsets of 'orders', and does not read it\n",
+                ),
+                (
+                    ("reads-fees", "--topic", orders, "--fail-above", "1000"),
+                    3,
+                    "group reads-fees has no offsets of 'orders', and does not read it\n",
+                ),
+            ):
+                ran = kohort("group", "lag", *words)
+                assert ran.code == code, words
+                assert said in ran.err
+                assert bool(said) == bool(ran.err)
+
+
 def test_what_is_not_known_is_a_dash(kohort: Run, cluster: Cluster, orders: str) -> None:
     """Nothing committed yet: no offset and no lag, and the check fails. Never a 0."""
     with member(cluster, "fresh", orders):

@@ -259,11 +259,11 @@ def lag(
         show(summed_by_topic(rows), TOPIC_COLUMNS, output)
     else:
         show(rows, LAG_COLUMNS, output)
-    for one in looks:
-        if not one.rows:
-            click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
+    silent, wanted = _silent(looks, topics, not everything)
+    for sentence in silent:
+        click.echo(sentence, err=True)
     partial = report_missing(missing)
-    return _check(looks, fail_above) or partial
+    return _check(looks, fail_above, wanted) or partial
 
 
 def _matching(client: Client, pattern: str) -> tuple[str, ...]:
@@ -332,11 +332,34 @@ def _totals(
     return report_missing(missing) or (0 if complete else EXIT_PARTIAL)
 
 
-def _check(looks: Sequence[Found], fail_above: int | None) -> int:
+def _silent(looks: Sequence[Found], topics: Sequence[str], named: bool) -> tuple[list[str], bool]:
+    """What there are no rows of, in sentences, and whether something that was asked for is.
+
+    Of all groups some have no offsets (Kafka Connect's), and most do not read a certain topic.
+    """
+    names = [one.group.group_id for one in looks if not one.rows]
+    if not topics:
+        return [f"group {name} has no offsets and reads nothing" for name in names], (
+            named and bool(names)
+        )
+    found = {row["topic"] for one in looks for row in one.rows}
+    unread = [topic for topic in topics if topic not in found] if looks else []
+    asked = " or ".join(map(repr, topics))
+    sentences = [
+        f"group {name} has no offsets of {asked}, and does not read it" for name in names if named
+    ]
+    if len(looks) > 1:
+        sentences += [
+            f"none of the {len(looks)} groups has offsets of {topic!r}, or reads it"
+            for topic in unread
+        ]
+    return sentences, bool(unread)
+
+
+def _check(looks: Sequence[Found], fail_above: int | None, silent: bool) -> int:
     if fail_above is None:
         return 0
     bad = [row for f in looks for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
-    silent = [f.group.group_id for f in looks if not f.rows]
     for row in bad:
         lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"
         click.echo(
