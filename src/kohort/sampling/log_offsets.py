@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
-    from kohort.client.admin.types import TopicDescription
+    from kohort.client.admin.types import OffsetSpec, TopicDescription
     from kohort.client.common.types import TopicPartition
 
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -24,6 +24,23 @@ def topics_there(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescripti
     there = {t.name for t in admin.list_topics(include_internal=True)}
     existing = sorted(there & set(names))
     return admin.describe_topics(existing) if existing else {}
+
+
+def partition_offsets(
+    admin: Admin, partitions: Iterable[TopicPartition], spec: OffsetSpec
+) -> dict[TopicPartition, int]:
+    """Offsets by time or by name in the logs of partitions, as far as their leaders tell.
+
+    Args:
+        admin: of the cluster.
+        partitions: which; they need not exist any more.
+        spec: as `Admin.list_offsets` takes it.
+
+    Returns:
+        Offsets; -1 where no record is as young as a time. What no leader tells is not in it.
+    """
+    found = admin.list_offsets(dict.fromkeys(partitions, spec), partial=True, timeout_s=LEADER_S)
+    return {tp: at.offset for tp, at in found.items()}
 
 
 def offsets(
