@@ -227,9 +227,9 @@ def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
         if execute:
             admin.delete_topics(names)
     for t in names.values():
-        records = sum(ends[tp] - firsts[tp] for tp in ends if tp[0] == t.name and tp in firsts)
         done = "deleted" if execute else "would delete"
-        click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records:,} records")
+        records = _records(t, firsts, ends)
+        click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 
@@ -367,6 +367,18 @@ def _in_kafkas_unit(key: str, value: str) -> str:
 
 def _by_name(entry: Any) -> str:
     return entry.name
+
+
+def _records(
+    t: TopicDescription, firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> str:
+    """How many records a topic has, as far as its leaders tell."""
+    known = [ends[tp] - firsts[tp] for tp in ends if tp.topic == t.name and tp in firsts]
+    silent = len(t.partitions) - len(known)
+    if not silent:
+        return f"{sum(known):,} records"
+    count = f"at least {sum(known):,} records" if known else "records not known"
+    return f"{count} (no leader answers for {_partitions(silent)})"
 
 
 def _partitions(count: int) -> str:
