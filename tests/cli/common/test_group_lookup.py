@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from kohort.cli.common.group_lookup import BRIEF_S, known
-from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError
+from kohort.cli.common.group_lookup import BRIEF_S, existing, known
+from kohort.client.admin.types import GroupDescription, GroupListing
+from kohort.client.cluster.metadata import Node
+from kohort.errors import BrokerError, ErrorCode, GroupError, KafkaTimeoutError
 from tests.known import fake
 
 
@@ -30,3 +32,33 @@ def test_groups_behind_one_without_an_answer_wait_briefly() -> None:
     with pytest.raises(BrokerError, match="group a"):
         known(fake(admin), ["a", "b", "c"])
     assert admin.waits == [None, None, BRIEF_S]
+
+
+class Listing:
+    """An admin client of a cluster that lists groups, and describes none."""
+
+    def list_groups(self) -> list[GroupListing]:
+        return [
+            GroupListing("billing", "consumer", "Empty", "classic"),
+            GroupListing("share1", "share", "Stable", "Share"),
+            GroupListing("share2", "share", "Stable", "Share"),
+        ]
+
+    def describe_groups(
+        self, names: Iterable[str], *, timeout_s: float | None = None
+    ) -> dict[str, GroupDescription]:
+        node = Node(1, "broker", 9092)
+        return {name: GroupDescription(name, "Dead", "", "", node, ()) for name in names}
+
+
+def test_a_share_group_is_no_group_that_does_not_exist() -> None:
+    with pytest.raises(GroupError, match="group 'share1' is a share group") as raised:
+        existing(fake(Listing()), ["share1"])
+    assert "Did you mean" not in str(raised.value)
+
+
+def test_no_group_is_suggested_for_itself() -> None:
+    """It may have ended between two requests."""
+    with pytest.raises(GroupError, match="there is no group 'billing'") as raised:
+        known(fake(Listing()), ["billing"])
+    assert "Did you mean" not in str(raised.value)

@@ -10,6 +10,7 @@ import pytest
 from kohort import Admin, Consumer
 from kohort.cli.group.commands import summed_by_topic
 from kohort.testing import Cluster
+from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
 from tests.cli.conftest import Run
 
 LAG_COLUMNS = [
@@ -287,6 +288,35 @@ def test_an_unknown_group_does_not_hide_the_others(
         ran = kohort("group", "lag", "neither", "nor")
         assert (ran.code, ran.out) == (1, "")
         assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4
+
+
+def test_share_and_streams_groups_are_listed_as_the_broker_lists_them(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """Nothing here describes them: they are not dead for it, and fail no command about all."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("classic1", {(orders, 0): 0})
+    types = {"classic1": "classic", "share1": "share", "streams1": "streams"}
+    listed = ListGroupsResponse(
+        groups=[
+            ListedGroup(group_id=name, group_state="Stable", group_type=kind)
+            for name, kind in types.items()
+        ]
+    )
+    with cluster.faults.answer("ListGroups", lambda request, version: listed, times=99):
+        ran = kohort("group", "list", "-o", "json")
+        assert [(r["group"], r["state"], r["type"], r["members"]) for r in ran.json["rows"]] == [
+            ("classic1", "Empty", "classic", 0),
+            ("share1", "Stable", "share", None),
+            ("streams1", "Stable", "streams", None),
+        ]
+        for words in ((), ("--total",), ("--match", "1$")):
+            ran = kohort("group", "lag", "--all", *words, "-o", "json")
+            assert (ran.code, ran.err) == (0, "")
+            assert {row["group"] for row in ran.json["rows"]} == {"classic1"}
+        ran = kohort("group", "lag", "share1")
+        assert (ran.code, ran.out) == (1, "")
+        assert "group 'share1' is a share group" in ran.err
 
 
 @pytest.mark.parametrize("request_name", ["DescribeGroups", "OffsetFetch"])

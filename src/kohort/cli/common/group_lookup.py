@@ -20,7 +20,7 @@ from kohort.setting_keys import nearest
 if TYPE_CHECKING:
     from kohort.cli.common.connect import Client
     from kohort.client.admin.admin import Admin
-    from kohort.client.admin.types import GroupDescription
+    from kohort.client.admin.types import GroupDescription, GroupListing
 
 DEAD = "Dead"
 
@@ -61,7 +61,7 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
 
 def _missing(admin: Admin, described: Mapping[str, GroupDescription]) -> list[GroupError]:
     names = [name for name, one in described.items() if one.state == DEAD]
-    listed = [g.group_id for g in admin.list_groups()] if names else []
+    listed = {g.group_id: g for g in admin.list_groups()} if names else {}
     return [_no_group(name, listed) for name in names]
 
 
@@ -75,8 +75,14 @@ def without_members(group: GroupDescription, who: str) -> None:
         )
 
 
-def _no_group(name: str, listed: list[str]) -> GroupError:
-    near = nearest(name, listed)
+def _no_group(name: str, listed: Mapping[str, GroupListing]) -> GroupError:
+    if name in listed and not listed[name].describable:
+        return GroupError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"group {name!r} is a {listed[name].group_type.lower()} group; only classic and "
+            "consumer groups can be looked at here, and Kafka's own tools show it",
+        )
+    near = nearest(name, [one for one in listed if one != name])
     hint = f" Did you mean {near!r}?" if near else ""
     return GroupError(
         ErrorCode.GROUP_ID_NOT_FOUND,

@@ -39,7 +39,7 @@ from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
-    from kohort.client.admin.types import GroupDescription, MemberDescription
+    from kohort.client.admin.types import GroupDescription, GroupListing, MemberDescription
     from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 
 LIST_COLUMNS = ("group", "state", "type", "protocol", "members", "coordinator", "error")
@@ -114,18 +114,18 @@ Examples:
 def list_groups(states: tuple[str, ...], output: str, client: Client) -> int:
     """All groups. Exit code 4 when some could not be described."""
     with open_admin(settings(client)) as admin:
-        rows = [
-            _list_row(admin, listing.group_id, listing.state, listing.group_type)
-            for listing in admin.list_groups(states=states)
-        ]
+        rows = [_list_row(admin, listing) for listing in admin.list_groups(states=states)]
     failed = any(row["error"] for row in rows)
     show(rows, LIST_COLUMNS if failed else LIST_COLUMNS[:-1], output)
     return EXIT_PARTIAL if failed else 0
 
 
-def _list_row(admin: Admin, name: str, state: str, kind: str) -> dict[str, Any]:
+def _list_row(admin: Admin, listing: GroupListing) -> dict[str, Any]:
+    name = listing.group_id
     row: dict[str, Any] = dict.fromkeys(LIST_COLUMNS)
-    row |= {"group": name, "state": state or None, "type": kind or None}
+    row |= {"group": name, "state": listing.state or None, "type": listing.group_type or None}
+    if not listing.describable:
+        return row
     try:
         described = admin.describe_groups([name])[name]
     except KohortError as error:
@@ -184,7 +184,7 @@ Examples:
 """
 )
 @click.argument("groups", nargs=-1, shell_complete=complete_groups, metavar="[GROUP]...")
-@click.option("--all", "everything", is_flag=True, help="Every group.")
+@click.option("--all", "everything", is_flag=True, help="Every classic and consumer group.")
 @click.option(
     "--fail-above",
     type=click.IntRange(min=0),
@@ -251,7 +251,7 @@ def lag(
     if watch or again:
         raise click.UsageError("--for and --watch need --total")
     with open_admin(settings(client)) as admin:
-        names = groups or [g.group_id for g in admin.list_groups()]
+        names = groups or [g.group_id for g in admin.list_groups() if g.describable]
         looks, missing = _looks(admin, names)
     looks = [_only(one, topics) for one in looks]
     rows = [row for f in looks for row in f.rows]
@@ -272,7 +272,9 @@ def _matching(client: Client, pattern: str) -> tuple[str, ...]:
     except re.error as error:
         raise ConfigError(f"--match {pattern!r} is not a regular expression: {error}") from None
     with open_admin(settings(client)) as admin:
-        names = tuple(g.group_id for g in admin.list_groups() if test.search(g.group_id))
+        names = tuple(
+            g.group_id for g in admin.list_groups() if g.describable and test.search(g.group_id)
+        )
     if not names:
         raise UsageError(f"no group has {pattern!r} in its name; `kohort group list` shows all")
     return names

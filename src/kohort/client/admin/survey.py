@@ -2,6 +2,7 @@
 
 Rules:
 - Each broker lists the groups that it coordinates, so no coordinator is looked up.
+- Share groups and streams groups are listed, and not looked at.
 - A broker that does not answer costs its own groups alone; they are named in `unreachable`. A group
   that its broker refuses to describe is listed with the error.
 """
@@ -83,7 +84,12 @@ class AdminSurvey(AdminCalls):
             GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
             for g in answer.groups
         ]
-        groups: list[SurveyedGroup] = []
+        groups = [
+            SurveyedGroup(one, None, {}, f"a {one.group_type.lower()} group: not looked at")
+            for one in listed
+            if not one.describable
+        ]
+        listed = [one for one in listed if one.describable]
         for start in range(0, len(listed), GROUPS_AT_ONCE):
             groups += self._survey_page(node, listed[start : start + GROUPS_AT_ONCE], deadline_ms)
         return groups
