@@ -290,6 +290,35 @@ def test_an_unknown_group_does_not_hide_the_others(
         assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lag", "--all", "--fail-above", "0"),
+        ("lag", "{}", "--topic", "other"),
+        ("lag", "--all", "--total"),
+        ("why", "{}", "--for", "1ms"),
+        ("delete", "{}"),
+        ("describe", "{}"),
+        ("delete-offsets", "{}", "--topic", "other"),
+        ("remove-member", "{}", "--instance", "x"),
+        ("timeline", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_the_name_of_a_group_does_not_drive_the_terminal(
+    kohort: Run, cluster: Cluster, orders: str, words: tuple[str, ...]
+) -> None:
+    """Whoever may join a group chooses its name: here one that sets the window's title."""
+    name = "evil\x1b]0;title\x07"
+    kohort("produce", orders, "-p", "0", stdin=b"x\n")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets(name, {(orders, 0): 0})
+        ran = kohort("group", *(word.format(name) for word in words))
+        admin.delete_groups([name])
+    assert "evil\\x1b]0;title\\x07" in ran.out + ran.err
+    assert "\x1b" not in ran.out + ran.err
+
+
 def test_share_and_streams_groups_are_listed_as_the_broker_lists_them(
     kohort: Run, cluster: Cluster, orders: str
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
+from kohort.cli.common.output import remark
 from kohort.cli.common.root import EXIT_PARTIAL
 from kohort.errors import (
     ConnectionFailedError,
@@ -94,7 +93,7 @@ def _no_group(name: str, listed: Mapping[str, GroupListing]) -> GroupError:
 def report_missing(errors: Sequence[KohortError]) -> int:
     """Say which groups are not among those that were shown, and why; the exit code of that."""
     for error in errors:
-        click.echo(f"error: {error}", err=True)
+        remark(f"error: {error}")
     return EXIT_PARTIAL if errors else 0
 
 

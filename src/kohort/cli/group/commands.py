@@ -22,7 +22,7 @@ from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import known, report_missing, settings
-from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.output import as_table, output_option, remark, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.group.delete import delete
 from kohort.cli.group.members import remove_member
@@ -261,7 +261,7 @@ def lag(
         show(rows, LAG_COLUMNS, output)
     silent, wanted = _silent(looks, topics, not everything)
     for sentence in silent:
-        click.echo(sentence, err=True)
+        remark(sentence)
     partial = report_missing(missing)
     return _check(looks, fail_above, wanted) or partial
 
@@ -364,10 +364,9 @@ def _check(looks: Sequence[Found], fail_above: int | None, silent: bool) -> int:
     bad = [row for f in looks for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
     for row in bad:
         lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"
-        click.echo(
+        remark(
             f"lag of group {row['group']} on {row['topic']}-{row['partition']} is {lag}, "
-            f"more than {fail_above:,} is not allowed",
-            err=True,
+            f"more than {fail_above:,} is not allowed"
         )
     return EXIT_CHECK_FAILED if bad or silent else 0
 

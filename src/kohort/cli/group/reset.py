@@ -22,7 +22,7 @@ import click
 from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, named_partitions, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
-from kohort.cli.common.output import output_option, show
+from kohort.cli.common.output import output_option, remark, show
 from kohort.cli.common.paths import PathType
 from kohort.cli.common.root import EXIT_PARTIAL
 from kohort.errors import ErrorCode, GroupError, UsageError
@@ -121,7 +121,7 @@ def reset(
             admin.alter_group_offsets(group, plan.new)
     show([_row(group, tp, old.get(tp), plan) for tp in plan.new], COLUMNS, output)
     for sentence in left_out:
-        click.echo(f"error: {sentence}", err=True)
+        remark(f"error: {sentence}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
     return EXIT_PARTIAL if left_out else 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kohort.cli.common.output import show
+from kohort.cli.common.output import remark, show
 from kohort.config import format_elapsed
 from kohort.errors import KohortError
 
@@ -91,7 +91,7 @@ def show_totals(
                 click.echo(CLEAR, nl=False)
             complete = _show(overview, names, SORTS[sort], output, rates) if overview else False
             if sampler.error:
-                click.echo(f"error: {sampler.error}", err=True)
+                remark(f"error: {sampler.error}")
             if not every_s:
                 return complete
             rates = True
@@ -115,9 +115,9 @@ def _show(
     show(rows, [c for c in columns if not (table and c == "unknown")], output)
     failed = [line for line in lines if line.error]
     for line in failed:
-        click.echo(f"error: group {line.group!r}: {line.error}", err=True)
+        remark(f"error: group {line.group!r}: {line.error}")
     for trouble in overview.snapshot.troubles:
-        click.echo(f"warning: {trouble}", err=True)
+        remark(f"warning: {trouble}")
     unseen = len(lines) < len(set(names)) if names else bool(overview.snapshot.silent)
     return not (failed or unseen)
 

@@ -233,8 +233,8 @@ def _text(verdict: Verdict) -> str:
     count = Counter(f.state for f in findings)
     states = ", ".join(f"{state.value} {count[state]}" for state in State if count[state])
     lines = [
-        f"{group.group_id}: {group.state}, members {len(group.members)}, lag {_sum(verdict.lag)}, "
-        f"partitions {len(findings)}" + (f" ({states})" if states else "")
+        f"{printable(group.group_id)}: {group.state}, members {len(group.members)}, "
+        f"lag {_sum(verdict.lag)}, partitions {len(findings)}" + (f" ({states})" if states else "")
     ]
     lines += [printable(line) for line in (*verdict.concerns, *verdict.notes)]
     by_reason = _by_reason(findings)

@@ -15,7 +15,7 @@ import click
 
 from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
-from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.output import as_table, output_option, printable, show
 from kohort.cli.common.root import CommandGroup
 from kohort.cli.topic.records import delete_records
 from kohort.config import parse_duration_ms, parse_size_bytes
@@ -104,7 +104,7 @@ def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
         click.echo(json.dumps({"schema": 1, "topics": whole}, indent=2))
     else:
         for t in names.values():
-            click.echo(_summary(t, configs[t.name]))
+            click.echo(printable(_summary(t, configs[t.name])))
         click.echo()
         click.echo(as_table(rows, PARTITION_COLUMNS))
 
@@ -333,7 +333,7 @@ def set_config(name: str, changes: tuple[str, ...], unset: tuple[str, ...], clie
         admin.alter_configs(name, values)
         after = admin.describe_configs(name)
     for key in values:
-        click.echo(f"{name} {key}: {before[key].value} -> {after[key].value}")
+        click.echo(printable(f"{name} {key}: {before[key].value} -> {after[key].value}"))
 
 
 def _settings(client: Client) -> dict[str, Any]:
