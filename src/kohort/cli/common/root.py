@@ -355,9 +355,13 @@ def _dotted(text: str) -> str:
     )
 
 
+def lacks_right(error: KohortError) -> bool:
+    """Whether a broker has refused because of a right that this user does not have."""
+    return isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
+
+
 def _right(error: KohortError) -> str:
     """What to do about a right that is missing, where the error does not say it itself."""
-    refused = isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
-    if not refused or "ask the cluster's" in str(error):
+    if not lacks_right(error) or "ask the cluster's" in str(error):
         return ""
     return "; this user may not. Ask the cluster's administrator (`kohort acl add` gives the right)"
