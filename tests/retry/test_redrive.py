@@ -125,7 +125,8 @@ def test_the_value_of_a_stub_is_read_with_settings_of_all_roles(cluster) -> None
     failed = [TopicPartition(failures.topics.dead_letter, n) for n in range(3)]
     reads = ConsumerConfig.from_mapping(failures.client)
     (first, *_) = (record for page in pages_to_end(reads, failed) for record in page)
-    with Producer(**failures.client) as producer:
+    assert first.value is not None
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         stub = [*first.headers, (h.VALUE_OMITTED, b"%d" % len(first.value))]
         producer.send(failures.topics.dead_letter, None, first.key, headers=stub)
     settings = {**failures.client, "max_request_size": 1 << 20, "fetch_min_bytes": 1}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kohort import Admin, Consumer
+from kohort import Admin, Consumer, NewTopic
 from kohort.cli.group.commands import summed_by_topic
 from kohort.testing import Cluster
 from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
@@ -212,6 +212,59 @@ def test_a_commit_past_the_end_of_the_log_is_a_dash(
     )
 
 
+def test_one_leader_that_hangs_is_waited_for_once(
+    kohort: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many groups each broker and each leader is asked once, not once for each group."""
+    monkeypatch.setattr("kohort.sampling.log_offsets.LEADER_S", 0.5)
+    with (
+        Cluster(nodes=2, offsets_topic_num_partitions=4) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+    ):
+        admin.create_topics([NewTopic("shared", 4, 1)])
+        (topic,) = admin.describe_topics(["shared"]).values()
+        known = {p.partition for p in topic.partitions if p.leader != 2}
+        assert 0 < len(known) < 4
+        names = [f"g{number}" for number in range(6)]
+        for name in names:
+            admin.alter_group_offsets(name, {("shared", number): 0 for number in range(4)})
+        cluster.faults.silence("ListOffsets", node=2, times=99)
+        for words in (("--all",), tuple(names), ("--all", "--match", "^g")):
+            cluster.requests.clear()
+            ran = kohort("group", "lag", *words, "-b", cluster.bootstrap, "-o", "json")
+            assert ran.code == 0, ran.err
+            rows = ran.json["rows"]
+            assert {row["group"] for row in rows} == set(names)
+            assert {row["partition"] for row in rows if row["lag"] == 0} == known
+            assert len(cluster.requests.of("ListOffsets")) == 2, "one for each leader"
+            assert not cluster.requests.of("FindCoordinator")
+        cluster.requests.clear()
+        assert len(kohort("group", "list", "-b", cluster.bootstrap).lines) == 7
+        assert len(cluster.requests.of("DescribeGroups")) <= 2
+
+
+def test_a_broker_that_does_not_answer_costs_its_own_groups_alone(kohort: Run) -> None:
+    with (
+        Cluster(nodes=2, offsets_topic_num_partitions=4) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+    ):
+        admin.create_topics([NewTopic("shared", 1, 1)])
+        names = [f"g{number}" for number in range(6)]
+        for name in names:
+            admin.alter_group_offsets(name, {("shared", 0): 0})
+        there = {name for name in names if cluster.coordinator_of(name) != 2}
+        assert 0 < len(there) < 6
+        cluster.faults.fail("ListGroups", "COORDINATOR_NOT_AVAILABLE", node=2, times=99)
+        for words in (("list",), ("lag", "--all"), ("lag", *names)):
+            ran = kohort("group", *words, "-b", cluster.bootstrap, "-o", "json")
+            assert ran.code == 4
+            assert {row["group"] for row in ran.json["rows"]} == there
+            assert "error: broker 2 does not answer for its groups" in ran.err
+        ran = kohort("group", "lag", "nope", *names, "-b", cluster.bootstrap)
+        assert "group 'nope' is unknown to the brokers that answer" in ran.err
+        assert "there is no group" not in ran.err
+
+
 def test_offsets_of_a_deleted_topic_do_not_end_the_command(kohort: Run) -> None:
     kohort("topic", "create", "short-lived")
     kohort("produce", "short-lived", stdin=b"a\n")
@@ -358,7 +411,7 @@ def test_a_group_that_fails_does_not_hide_the_others(
     refusal = "GROUP_AUTHORIZATION_FAILED"
     with cluster.faults.fail(request_name, refusal, group="shut", times=1_000):
         both = ("shut", "allowed")
-        for words in (("lag", "--all"), ("lag", *both), ("describe", *both)):
+        for words in (("lag", *both), ("describe", *both)):
             ran = kohort("group", *words, "-o", "jsonl")
             assert ran.code == 4
             assert '"allowed"' in ran.out
