@@ -67,6 +67,18 @@ def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster
     assert "ListGroups" in part.unreachable[2]
 
 
+def test_a_broker_that_hangs_leaves_time_for_those_behind_it(
+    admin: Admin, cluster: Cluster
+) -> None:
+    whole = admin.survey_groups(timeout_s=PATIENCE_S)
+    cluster.faults.silence("ListGroups", node=1, times=99)
+    cluster.faults.delay(100, "OffsetFetch")  # else the others answer in no time at all
+    part = admin.survey_groups(timeout_s=4 * SOON_S)
+    assert list(part.unreachable) == [1]
+    assert set(part.groups) == {name for name in whole.groups if cluster.coordinator_of(name) != 1}
+    assert {cluster.coordinator_of(name) for name in part.groups} == {2, 3}
+
+
 def test_share_and_streams_groups_are_not_looked_at(admin: Admin, cluster: Cluster) -> None:
     """Kafka 4 lists them with the others; what describes consumer groups says they do not exist."""
     listed = ListGroupsResponse(
