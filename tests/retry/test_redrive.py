@@ -119,6 +119,22 @@ def test_chosen_ones_by_reason_and_by_place(cluster) -> None:
     assert none.sent == 0
 
 
+def test_the_value_of_a_stub_is_read_with_settings_of_all_roles(cluster) -> None:
+    """A redrive reads and writes: the one configuration has keys of consumers and producers."""
+    failures = Failures(cluster, count=3)
+    failed = [TopicPartition(failures.topics.dead_letter, n) for n in range(3)]
+    reads = ConsumerConfig.from_mapping(failures.client)
+    (first, *_) = (record for page in pages_to_end(reads, failed) for record in page)
+    assert first.value is not None
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        stub = [*first.headers, (h.VALUE_OMITTED, b"%d" % len(first.value))]
+        producer.send(failures.topics.dead_letter, None, first.key, headers=stub)
+    settings = {**failures.client, "max_request_size": 1 << 20, "fetch_min_bytes": 1}
+    report = Redrive("r1", failures.topics, settings).run()
+    assert (report.sent, report.value_gone) == (4, 0)
+    assert sorted(record.value for record in failures.entry()).count(first.value) == 2
+
+
 def test_the_same_id_again_does_nothing(cluster) -> None:
     """R9: also when what it sent has failed again, or new failures have come."""
     failures = Failures(cluster)

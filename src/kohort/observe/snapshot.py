@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from kohort.client.common.types import TopicPartition
 
 
+def records_between(committed: int | None, end: int | None) -> int | None:
+    """Records from a committed offset to the end of the log.
+
+    Args:
+        committed: the offset; None without one.
+        end: where the log ends; None where its leader does not tell.
+
+    Returns:
+        The count; None where it is not known, also of an offset past the end: the topic was made
+        again or has lost records.
+    """
+    if committed is None or end is None or committed > end:
+        return None
+    return end - committed
+
+
 class Seen(NamedTuple):
     """A partition at one look; None where unknown.
 
@@ -38,9 +54,7 @@ class Seen(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Records that are not done."""
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
+        return records_between(self.committed, self.end)
 
     @property
     def beyond_end(self) -> bool:

@@ -341,8 +341,9 @@ class Redrive:
         """The record that a stub refers to, at its origin; None when it is gone."""
         origin = retry.origin
         tp = TopicPartition(origin.topic, origin.partition)
-        settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}
-        with Consumer(ConsumerConfig.from_mapping(settings)) as consumer:
+        ours = {"allow_auto_create_topics": False, "auto_offset_reset": "none"}
+        mine = known_to(ConsumerConfig, self._client)
+        with Consumer(ConsumerConfig.from_mapping({**mine, **ours})) as consumer:
             if consumer.beginning_offsets([tp])[tp] > origin.offset:
                 return None
             consumer.assign([tp])

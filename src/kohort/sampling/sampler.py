@@ -124,7 +124,7 @@ class Sampler:
 
     def _list(self) -> None:
         try:
-            self.listed = listed_lines(self._admin.list_groups())
+            self.listed = listed_lines(g for g in self._admin.list_groups() if g.describable)
         except KohortError as error:
             self.error = str(error)
         with self.changed:

@@ -90,7 +90,7 @@ def look_at(admin: Admin, group: GroupDescription) -> Look:
 
 
 def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapshot:
-    """All groups and topics as they are now.
+    """All groups and topics as they are now; share groups and streams groups are left out.
 
     Args:
         admin: of the cluster.
@@ -110,9 +110,10 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         f"broker {node} does not answer for its groups: {why}"
         for node, why in survey.unreachable.items()
     ]
+    surveyed = {name: one for name, one in survey.groups.items() if one.listing.describable}
     wanted = {
         name: _partitions_of(one.description, one.offsets)
-        for name, one in survey.groups.items()
+        for name, one in surveyed.items()
         if one.description is not None and not one.error
     }
     read = {tp.topic for some in wanted.values() for tp in some}
@@ -121,12 +122,12 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
     at_s = time.monotonic()
     groups: dict[str, Look] = {}
     for name, partitions in wanted.items():
-        one = survey.groups[name]
+        one = surveyed[name]
         assert one.description is not None
         seen = {tp: logs.seen(tp, one.offsets.get(tp)) for tp in partitions}
         groups[name] = Look(at_s, one.description, _shared(seen, previous, name))
     errors = {
-        name: one.error or "it is gone" for name, one in survey.groups.items() if name not in wanted
+        name: one.error or "it is gone" for name, one in surveyed.items() if name not in wanted
     }
     return ClusterSnapshot(
         time.time_ns() // 1_000_000,

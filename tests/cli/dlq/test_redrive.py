@@ -79,6 +79,18 @@ def test_it_asks_before_it_sends(failures) -> None:
     assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
 
 
+def test_settings_of_its_clients_are_honoured(failures, tmp_path) -> None:
+    """On the command line and in a file: a large record needs a larger `max.request.size`."""
+    file = tmp_path / "kohort.toml"
+    file.write_text("[producer]\nmax_request_size = 10\n")
+    for words in (("-X", "max.request.size=10"), ("--config", str(file))):
+        done = run(failures, "--id", "r1", "--yes", *words, standalone_mode=False)
+        assert "max.request.size" in str(done.exception).replace("_", ".")
+        assert failures.entry() == []
+    wrong = run(failures, "--dry-run", "-X", "max.poll.records=0", standalone_mode=False)
+    assert isinstance(wrong.exception, ConfigError)
+
+
 def test_only_json_is_printed_where_json_is_asked_for(failures) -> None:
     done = run(failures, "--id", "r1", "-o", "json", answer="y\n")
     assert json.loads(done.stdout)["sent"] == 30

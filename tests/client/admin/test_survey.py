@@ -10,6 +10,7 @@ from kohort import Admin, NewTopic, TopicPartition
 from kohort.client.admin.types import OffsetSpec
 from kohort.errors import ConnectionFailedError, ErrorCode, KafkaTimeoutError
 from kohort.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
+from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
@@ -64,6 +65,39 @@ def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster
     part = admin.survey_groups(timeout_s=SOON_S)
     assert 0 < len(part.groups) < 12
     assert "ListGroups" in part.unreachable[2]
+
+
+def test_a_broker_that_hangs_leaves_time_for_those_behind_it(
+    admin: Admin, cluster: Cluster
+) -> None:
+    whole = admin.survey_groups(timeout_s=PATIENCE_S)
+    cluster.faults.silence("ListGroups", node=1, times=99)
+    cluster.faults.delay(100, "OffsetFetch")  # else the others answer in no time at all
+    part = admin.survey_groups(timeout_s=4 * SOON_S)
+    assert list(part.unreachable) == [1]
+    assert set(part.groups) == {name for name in whole.groups if cluster.coordinator_of(name) != 1}
+    assert {cluster.coordinator_of(name) for name in part.groups} == {2, 3}
+
+
+def test_share_and_streams_groups_are_not_looked_at(admin: Admin, cluster: Cluster) -> None:
+    """Kafka 4 lists them with the others; what describes consumer groups says they do not exist."""
+    listed = ListGroupsResponse(
+        groups=[
+            ListedGroup(group_id="g0", protocol_type="", group_state="Empty", group_type="classic"),
+            ListedGroup(
+                group_id="s", protocol_type="share", group_state="Empty", group_type="Share"
+            ),
+        ]
+    )
+    node = cluster.coordinator_of("g0")
+    cluster.faults.answer("ListGroups", lambda request, version: listed, node=node)
+    asked = cluster.faults.fail("OffsetFetch", "GROUP_ID_NOT_FOUND", group="s")
+    survey = admin.survey_groups(timeout_s=PATIENCE_S)
+    assert survey.groups["s"].error == "a share group: not looked at"
+    assert survey.groups["s"].description is None
+    assert survey.groups["g0"].error == ""
+    assert survey.groups["g0"].offsets
+    assert asked.hits == 0
 
 
 def test_offsets_come_from_all_leaders_that_answer(admin: Admin, cluster: Cluster) -> None:

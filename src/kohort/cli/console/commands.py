@@ -114,6 +114,7 @@ def console(
 
     Prints one line on standard output when it is ready: `console on http://HOST:PORT/`.
     """
+    from kohort.client.common.config import ClientConfig
     from kohort.console.web.server import ConsoleOptions, serve_console
 
     host, port = address(listen)
@@ -135,7 +136,7 @@ def console(
         control or "",
         remote,
     )
-    settings = client.common()
+    settings = client.for_role(ClientConfig)
     with open_admin(settings):
         pass
     ended = SimpleQueue[int]()  # unlike an Event's, its lock is not held when a handler runs

@@ -117,7 +117,7 @@ def redrive(
     choice = Choice(reason, error_class, fingerprint, since_ms, _ranges(offsets))
     name = redrive_id or time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ms / 1_000))
     topics = RetryTopics(topic, group, RetryPolicy.parse(retries or ""))
-    job = Redrive(name, topics, client.common(), choice, target=target, edit=_edit_of(edit_file))
+    job = Redrive(name, topics, client.all_roles(), choice, target=target, edit=_edit_of(edit_file))
     if cancel:
         job.cancel()
         _say(output, f"redrive {name} is forgotten; what it sent stays sent", {"cancelled": name})

@@ -1,7 +1,9 @@
 """`Admin.survey_groups`: every group with members and offsets, in a few requests for each broker.
 
 Rules:
-- Each broker lists the groups that it coordinates, so no coordinator is looked up.
+- Each broker lists the groups that it coordinates, so no coordinator is looked up. All are asked at
+  once and those that answer are gone through first: one that hangs takes no time from the others.
+- Share groups and streams groups are listed, and not looked at.
 - A broker that does not answer costs its own groups alone; they are named in `unreachable`. A group
   that its broker refuses to describe is listed with the error.
 """
@@ -21,6 +23,7 @@ from kohort.client.admin.types import (
 )
 from kohort.client.cluster.client import Versioned
 from kohort.client.cluster.metadata import Node
+from kohort.client.common.future import Future
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import ErrorCode, KohortError, UnsupportedVersionError
 from kohort.lean import quick
@@ -64,17 +67,22 @@ class AdminSurvey(AdminCalls):
         nodes = self._refresh(deadline_ms).nodes
         unreachable: dict[int, str] = {}
         groups: dict[str, SurveyedGroup] = {}
-        for node_id, node in sorted(nodes.items()):
+        lists = {n: self._start(n, ListGroupsRequest(), deadline_ms) for n in nodes}
+        while lists:
+            node_id = _first_done(lists)
             try:
-                surveyed = self._survey_node(node, deadline_ms)
+                surveyed = self._survey_node(nodes[node_id], lists.pop(node_id), deadline_ms)
             except KohortError as error:
                 unreachable[node_id] = str(error)
             else:
                 groups |= {one.listing.group_id: one for one in surveyed}
-        return GroupsSurvey(dict(sorted(groups.items())), unreachable)
+        return GroupsSurvey(dict(sorted(groups.items())), dict(sorted(unreachable.items())))
 
-    def _survey_node(self, node: Node, deadline_ms: int) -> list[SurveyedGroup]:
-        answer = self._ask(ListGroupsResponse, node.node_id, ListGroupsRequest(), deadline_ms)
+    def _survey_node(
+        self, node: Node, listing: Future[Message], deadline_ms: int
+    ) -> list[SurveyedGroup]:
+        answer = listing.result()
+        assert isinstance(answer, ListGroupsResponse)
         if answer.error_code:
             raise KohortError(
                 f"broker {node.node_id} lists no groups: {ErrorCode.name_of(answer.error_code)}"
@@ -83,7 +91,12 @@ class AdminSurvey(AdminCalls):
             GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
             for g in answer.groups
         ]
-        groups: list[SurveyedGroup] = []
+        groups = [
+            SurveyedGroup(one, None, {}, f"a {one.group_type.lower()} group: not looked at")
+            for one in listed
+            if not one.describable
+        ]
+        listed = [one for one in listed if one.describable]
         for start in range(0, len(listed), GROUPS_AT_ONCE):
             groups += self._survey_page(node, listed[start : start + GROUPS_AT_ONCE], deadline_ms)
         return groups
@@ -177,6 +190,14 @@ class AdminSurvey(AdminCalls):
             errors[name] = ErrorCode.name_of(answer.error_code)
             return {}
         return _committed(answer.topics)
+
+
+def _first_done(futures: Mapping[int, Future[Message]]) -> int:
+    """The node that has answered, or failed, first."""
+    first: Future[int] = Future()
+    for node_id, future in futures.items():
+        future.add_done_callback(lambda _, node_id=node_id: first.set_result(node_id))
+    return first.result()
 
 
 def _committed(
