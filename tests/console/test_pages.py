@@ -18,6 +18,7 @@ import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kohort.broker.faults.faulty_files import ERRORS, OPERATIONS
+from kohort.console.web.render import link
 from kohort.errors import KohortError, UsageError
 from kohort.observe.faults import DISK_ERRORS, DISK_OPERATIONS
 from tests.clusters import Embedded
@@ -147,6 +148,17 @@ def test_every_screen_is_a_page_and_json_and_escapes_records(
     assert data["schema"] == 1
     fragment = visitor.ask(path, hx_request="true")
     assert "<html" not in fragment.text
+
+
+def test_half_a_surrogate_pair_is_shown_as_it_was_escaped(there: World, visitor: Visitor) -> None:
+    with Producer(bootstrap_servers=there.cluster.bootstrap) as producer:
+        value = b'{"note": "\\ud83d", "whole": "\\ud83d\\ude00"}'
+        at = producer.send("clicks", value, b"k", 0).result(60).offset
+    page = visitor.ask(f"/record?topic=clicks&partition=0&offset={at}")
+    assert page.status == 200
+    assert '"note": "\\ud83d"' in html.unescape(page.text)
+    assert '"whole": "\N{GRINNING FACE}"' in html.unescape(page.text)
+    assert link("/groups", q="\ud83d") == "/groups?q=%5Cud83d"
 
 
 def wait_for_process(there: World) -> None:

@@ -80,13 +80,13 @@ class Masks:
             return self._hidden(raw)
         try:
             document = json.loads(raw)
+            if not isinstance(document, dict | list):
+                return self._hidden(raw)
+            masked = self._masked(document)
+            text = json.dumps(masked, indent=2, ensure_ascii=False)
+            return Content("json", text, len(raw), masked=masked != document)
         except (ValueError, RecursionError):
             return self._hidden(raw)
-        if not isinstance(document, dict | list):
-            return self._hidden(raw)
-        masked = self._masked(document)
-        text = json.dumps(masked, indent=2, ensure_ascii=False)
-        return Content("json", text, len(raw), masked=masked != document)
 
     def _masked(self, document: Any) -> Any:
         if isinstance(document, dict):
