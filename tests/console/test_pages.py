@@ -280,6 +280,21 @@ def test_what_failed_and_what_waits(visitor: Visitor) -> None:
     assert {"billing", "fulfilment"} <= set(orders["readers"])
 
 
+def test_a_search_finds_nothing_that_is_hidden(there: World, visitor: Visitor) -> None:
+    """Else answers of yes and no spell a hidden value out, letter by letter."""
+    found = "/dlq/topic?name=orders.fulfilment.dlt&format=json&text="
+    assert len(visitor.ask(found + "DOCUMENT.title").json["rows"]) == 9
+    for rules in (("note",), ("value",), ("other", "value")):
+        with console(there.cluster, masks=rules) as server:
+            masked = Visitor(server.url.rstrip("/"))
+            assert not masked.ask(found + "document.title").json["rows"], rules
+            assert len(masked.ask(found + "no+such+CUSTOMER").json["rows"]) == 9
+    with console(there.cluster, masks=("key", "other")) as server:
+        masked = Visitor(server.url.rstrip("/"))
+        assert len(masked.ask(found + "Document.title").json["rows"]) == 9, "it is shown"
+        assert not masked.ask(found + "%3Cb%3Ekey").json["rows"]
+
+
 def test_a_waiting_record_is_retried_and_another_dead_lettered(
     there: World, visitor: Visitor
 ) -> None:

@@ -83,7 +83,9 @@ def topic(desk: Desk, asked: Asked) -> Screen:
     name = owner.dead_letter or ""
     count = len(desk.overview().snapshot.topics[name].partitions)
     copies = latest_copies(desk.settings, name, count, READ_AT_MOST)
-    view = dead_letter_topic(owner, copies, _redrives(desk, name), asked.query, now_ms())
+    view = dead_letter_topic(
+        owner, copies, _redrives(desk, name), asked.query, desk.masks, now_ms()
+    )
     command = desk.command("dlq", "list", "--topic", owner.topic, "--group", owner.group)
     return Screen("dlq_topic.html", name, "dlq", view, command)
 

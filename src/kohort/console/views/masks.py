@@ -64,6 +64,13 @@ class Masks:
         """A record's header."""
         return self._hidden(raw) if self.hides(name) else content(raw)
 
+    def finds(self, text: str, key: bytes | None, value: bytes | None) -> bool:
+        """Whether a record's key or value has a text, in any case; never by what a rule hides."""
+        if not self.rules:
+            return text.lower().encode() in ((key or b"") + b" " + (value or b"")).lower()
+        shown = f"{self.key(key).text} {self.value(value).text}"
+        return text.lower() in shown.lower()
+
     @property
     def _fields(self) -> list[str]:
         return [rule for rule in self.rules if rule not in ("key", "value")]
