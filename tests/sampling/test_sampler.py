@@ -53,6 +53,29 @@ def test_lag_and_the_age_of_the_oldest_record(cluster: Cluster, admin: Admin) ->
         sampler.close()
 
 
+def test_a_record_without_a_time_is_unread_all_the_same(
+    cluster: Cluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other makes write records whose timestamp is -1, which our producer refuses."""
+    monkeypatch.setattr("kohort.client.common.arguments.timestamp", lambda *_: None)
+    admin.create_topics([NewTopic("timeless", 1, 1)])
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send("timeless", b"v", partition=0, timestamp_ms=-1)
+    tp = TopicPartition("timeless", 0)
+    admin.alter_group_offsets("waits", {tp: 0})
+    sampler = Sampler(admin, {"bootstrap_servers": cluster.bootstrap})
+    try:
+        sampler.sample()
+        found = sampler.sample()
+        assert found is not None
+        view = found.groups["waits"]
+        assert view.line.health is Health.WAITING
+        assert view.line.lag.value == 1
+        assert view.lags[tp].time.value is None
+    finally:
+        sampler.close()
+
+
 def test_a_broker_that_is_away_costs_its_own_groups_alone(cluster: Cluster, admin: Admin) -> None:
     names = [f"g{n}" for n in range(6)]
     admin.create_topics([NewTopic("spread", 1, 1)])

@@ -235,7 +235,7 @@ class Sampler:
         for one in rounds[:ROUNDS]:
             spans = {tp: (offset, end) for tp, (_, offset, end) in one.items()}
             for tp, at_ms in self._times.times(spans).items():
-                if at_ms == NOTHING:
+                if at_ms is NOTHING:
                     nothing.setdefault(one[tp][0], set()).add(tp)
                 else:
                     times[one[tp][0], tp] = at_ms
