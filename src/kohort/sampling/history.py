@@ -75,14 +75,17 @@ class History:
             self.series.setdefault(group, Series()).add(Sample(*values))
 
     def add(self, samples: Mapping[str, Sample], now_ms: int) -> None:
-        """Keep one sample for each group; groups that are gone are forgotten."""
-        for group in self.series.keys() - samples.keys():
-            del self.series[group]
+        """Keep one sample for each group."""
         for group, sample in samples.items():
             self.series.setdefault(group, Series()).add(sample)
         if self._file is not None and now_ms >= self._written_ms + POINT_MS:
             self._written_ms = now_ms
             self._write(self._file, samples.items(), now_ms)
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """Forget groups that are gone; the file keeps theirs until they are too old."""
+        for group in groups:
+            self.series.pop(group, None)
 
     def _write(
         self, file: sqlite3.Connection, samples: Iterable[tuple[str, Sample]], now_ms: int

@@ -44,7 +44,7 @@ CHOSEN: Final = ("reason", "error_class", "fingerprint", "offsets", "target", "e
 def owners_of(desk: Desk) -> list[RetryOwner]:
     """Whose retry topics the cluster has."""
     snapshot = desk.overview().snapshot
-    return retry_owners(list(snapshot.topics), list(snapshot.groups))
+    return retry_owners(list(snapshot.topics), [*snapshot.groups, *snapshot.not_described])
 
 
 def sizes_of(desk: Desk, owners: list[RetryOwner]) -> dict[str, int]:
