@@ -151,10 +151,13 @@ def test_every_screen_is_a_page_and_json_and_escapes_records(
 
 
 def test_half_a_surrogate_pair_is_shown_as_it_was_escaped(there: World, visitor: Visitor) -> None:
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("halves", 1)])
     with Producer(bootstrap_servers=there.cluster.bootstrap) as producer:
         value = b'{"note": "\\ud83d", "whole": "\\ud83d\\ude00"}'
-        at = producer.send("clicks", value, b"k", 0).result(60).offset
-    page = visitor.ask(f"/record?topic=clicks&partition=0&offset={at}")
+        producer.send("halves", value, b"k").result(60)
+    there.sample()
+    page = visitor.ask("/record?topic=halves&partition=0&offset=0")
     assert page.status == 200
     assert '"note": "\\ud83d"' in html.unescape(page.text)
     assert '"whole": "\N{GRINNING FACE}"' in html.unescape(page.text)
@@ -193,9 +196,16 @@ def test_a_process_is_paused_and_resumed_and_drained_only_when_confirmed(
     assert visitor.ask("/process", form | {"action": "retry-now"}).status == 400, "it cannot"
     drained = visitor.ask("/process", form | {"action": "drain", "confirm": "fulfilment"})
     assert drained.headers["location"] == "/processes?group=fulfilment"
-    rows = visitor.ask("/audit?format=json").json["rows"]
-    assert [row["action"] for row in rows[:3]] == ["drain", "resume", "pause"]
+    rows = audited(visitor)
+    assert [row["action"] for row in rows[:4]] == ["drain", "retry-now", "resume", "pause"]
+    assert rows[1]["outcome"].startswith("failed: ")
     assert visitor.ask("/process?name=nobody").status == 404
+
+
+def audited(visitor: Visitor) -> list[Any]:
+    """How actions ended, the newest first; each has a line when it begins, too."""
+    rows = visitor.ask("/audit?format=json").json["rows"]
+    return [row for row in rows if row["outcome"] != "begun"]
 
 
 def test_a_plan_shows_what_would_move_and_never_loads_a_class(
@@ -327,7 +337,7 @@ def test_a_waiting_record_is_retried_and_another_dead_lettered(
         until(lambda: {r["at"] for r in visitor.ask(path + "&format=json").json["rows"]} == left)
         (letter,) = visitor.ask("/dlq/topic?name=tills.tills-app.dlt&format=json").json["rows"]
         assert letter["reason"] == "dead_lettered_by_hand"
-        audit = visitor.ask("/audit?format=json").json["rows"][:3]
+        audit = audited(visitor)[:3]
         assert [row["action"] for row in audit] == [
             "dead-letter-record",
             "retry-record",
@@ -387,9 +397,30 @@ def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visito
         back = {name: again.hidden(name) for name in ("plan", "was")}
         assert visitor.ask("/group/offsets", form | back).status == 303
         assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
-    rows = visitor.ask("/audit?format=json").json["rows"]
+    rows = audited(visitor)
     assert [row["action"] for row in rows[:2]] == ["set offsets", "set offsets"]
     assert "127.0.0.1" in rows[0]["who"]
+
+
+def test_offsets_whose_answer_is_lost_are_audited_and_can_be_undone(there: World) -> None:
+    with (
+        console(there.cluster, allow_actions=True) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        try:
+            with there.cluster.faults.cut("OffsetCommit", handled=True, group="exporter"):
+                lost = skip_one(server.url)
+            assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 5
+            assert lost.status == 503
+            assert "set offsets exporter: it is not known whether it was done" in lost.text
+            visitor = Visitor(server.url.rstrip("/"))
+            assert len(visitor.ask("/group/offsets?name=exporter&format=json").json["undos"]) == 1
+            last, first = visitor.ask("/audit?format=json").json["rows"]
+            assert first["outcome"] == "begun"
+            assert json.loads(first["details"])["before"] == {"clicks:0": 4, "clicks:1": 4}
+            assert last["outcome"].startswith("not known: ")
+        finally:
+            admin.alter_group_offsets("exporter", {("clicks", n): 4 for n in (0, 1)})
 
 
 def test_offsets_that_have_moved_since_the_preview_are_not_set(
@@ -417,7 +448,7 @@ def test_offsets_that_have_moved_since_the_preview_are_not_set(
 
 
 def test_an_audit_that_cannot_be_written_is_said_before_or_after(
-    there: World, tmp_path: Path
+    there: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is done that cannot be noted; what was done all the same is said to be done."""
     place, path = TopicPartition("clicks", 0), tmp_path / "folder" / "audit.jsonl"
@@ -439,14 +470,22 @@ def test_an_audit_that_cannot_be_written_is_said_before_or_after(
         assert "Is a directory" in refused.text
         assert admin.list_group_offsets("exporter")[place].offset == 4
     with (
-        console(there.cluster, allow_actions=True, audit=Path("/dev/full")) as server,
+        console(there.cluster, allow_actions=True, audit=tmp_path / "full.jsonl") as server,
         Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
     ):
+        alter, full = server.admin.alter_group_offsets, Path("/dev/full")
+
+        def fill_the_disk(*offsets: Any) -> None:
+            alter(*offsets)
+            (tmp_path / "full.jsonl").unlink()
+            (tmp_path / "full.jsonl").symlink_to(full)
+
+        monkeypatch.setattr(server.admin, "alter_group_offsets", fill_the_disk)
         try:
             done = skip_one(server.url)
             assert done.status == 503
             assert "set offsets exporter: done" in done.text
-            assert "/dev/full cannot be written: No space left" in done.text
+            assert "full.jsonl cannot be written: No space left" in done.text
             assert admin.list_group_offsets("exporter")[place].offset == 5
             assert "set offsets" in Visitor(server.url.rstrip("/")).ask("/audit").text
         finally:
@@ -628,8 +667,9 @@ def test_a_fault_is_previewed_set_met_and_removed(there: World, visitor: Visitor
     remove = {"form_token": form["form_token"], "id": str(made["id"])}
     assert visitor.ask("/broker/fault/remove", remove).status == 303
     assert visitor.ask("/broker?format=json").json["faults"] == before
-    rows = visitor.ask("/audit?format=json").json["rows"]
+    rows = audited(visitor)
     assert [row["action"] for row in rows[:2]] == ["remove fault", "add fault"]
+    assert rows[1]["target"] == f"fault {made['id']}"
 
 
 def test_the_preview_of_a_fault_counts_the_requests_that_it_would_have_met(

@@ -128,10 +128,10 @@ def set_offsets(desk: Desk, asked: Asked) -> Redirect:
     moved = [tp for tp in sorted(was) if before.get(tp) != was[tp]]
     if moved:
         raise UsageError(f"the group has moved since the preview ({moved[0]}); look again")
-    desk.admin.alter_group_offsets(name, offsets)
-    key = desk.undos.add(name, before)
     changes = {"before": json.loads(_as_text(before)), "after": json.loads(_as_text(offsets))}
-    desk.audit.add(asked.form["who"], "set offsets", name, details={**changes, "undo": key})
+    with desk.audit.doing(asked.form["who"], "set offsets", name, changes):
+        key = desk.undos.add(name, before)  # first: where the answer is lost, they may be set
+        desk.admin.alter_group_offsets(name, offsets)
     desk.sampler.sample_soon()
     return Redirect(f"/group/offsets?{urlencode({'name': name, 'set': key})}")
 

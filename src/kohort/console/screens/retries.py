@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from kohort.client.common.types import TopicPartition
 from kohort.console.screens.dead_letters import owners_of, sizes_of
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.fleet import told
 from kohort.console.views.retries import (
     LISTED,
     retries_view,
@@ -80,15 +81,13 @@ def act(desk: Desk, asked: Asked) -> Redirect:
         raise UsageError("confirm it on the page that shows the record")
     copy, who = waiting.copy.record, asked.form["who"]
     at = f"{copy.topic}/{copy.partition}/{copy.offset}"
-    answers = desk.fleet.send(owner.group, OF_RECORD[word], at=at, by=who)
-    done = [one for one in answers if one.result is not None and one.result.ok]
-    outcome = "; ".join(
-        f"{one.process}: {'no answer' if one.result is None else one.result.text}"
-        for one in done or answers
-    )
-    desk.audit.add(who, word, at, outcome, {"origin": waiting.copy.retry.origin.retry_id})
+    details = {"origin": waiting.copy.retry.origin.retry_id}
+    with desk.audit.doing(who, word, at, details) as it:
+        answers = desk.fleet.send(owner.group, OF_RECORD[word], at=at, by=who)
+        done = [one for one in answers if one.result is not None and one.result.ok]
+        it.outcome = told(done or answers)
     if not done:
-        raise UsageError(f"no process has done it: {outcome}")
+        raise UsageError(f"no process has done it: {it.outcome}")
     return Redirect(f"/retries/group?{urlencode({'topic': owner.topic, 'group': owner.group})}")
 
 

@@ -56,8 +56,8 @@ def with_commas(number: int | float) -> str:
 def link(path: str, query: dict[str, Any] | None = None, **changes: Any) -> str:
     """A path with a query; empty values are left out."""
     parameters = {**(query or {}), **changes}
-    given = {k: v for k, v in parameters.items() if v not in ("", None)}
-    text = urlencode(given, errors="backslashreplace")
+    values = {k: v for k, v in parameters.items() if v not in ("", None)}
+    text = urlencode(values, errors="backslashreplace")
     return f"{path}?{text}" if text else path
 
 

@@ -120,6 +120,6 @@ class Guard:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
 
 
-def _same(given: str, right: str) -> bool:
-    """Compared as bytes: `compare_digest` refuses a text that is not ASCII."""
-    return hmac.compare_digest(given.encode(), right.encode())
+def _same(text: str, secret: str) -> bool:
+    """Compared as bytes: `compare_digest` refuses texts beyond ASCII."""
+    return hmac.compare_digest(text.encode(), secret.encode())
