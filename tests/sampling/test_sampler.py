@@ -158,9 +158,30 @@ def test_a_history_outlives_its_process_and_forgets_what_is_old(
     again.forget(["g"])
     assert not again.series
     again.close()
+    with pytest.raises(StorageError, match=r"history\.db/a cannot be made: .*--history"):
+        History(path / "a" / "b.db")
     (tmp_path / "no.db").write_text("this is no database, but a text that is long enough")
     with all_closed(monkeypatch), pytest.raises(StorageError, match="--history"):
         History(tmp_path / "no.db")
+
+
+def test_a_history_that_is_damaged_is_kept_in_memory_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "history.db"
+    history = History(path)
+    history.load("cluster", 0)
+    samples = {f"g{n:04}": Sample(100_000, n, None, None, None) for n in range(2_000)}
+    history.add(samples, 100_000)
+    history.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192] + b"\xff" * (len(whole) - 8192))
+    again = History(path)
+    again.load("cluster", 200_000)
+    assert "in memory alone" in caplog.text
+    again.add({"g": Sample(200_000, 1, None, None, None)}, 200_000)
+    assert again.series["g"].samples
+    again.close()
 
 
 def test_health_words_have_an_order() -> None:
