@@ -290,6 +290,49 @@ def test_what_failed_and_what_waits(visitor: Visitor) -> None:
     assert {"billing", "fulfilment"} <= set(orders["readers"])
 
 
+def test_a_partition_that_nobody_answers_for_is_named_and_the_rest_is_shown(
+    there: World, visitor: Visitor
+) -> None:
+    dead, waits = "orders.fulfilment.dlt", "orders.fulfilment.retry.1h"
+    for path, topic in (
+        (f"/dlq/topic?name={dead}", dead),
+        ("/retries/group?topic=orders&group=fulfilment", waits),
+        ("/record?topic=orders&partition=1&offset=1", dead),
+    ):
+        with there.cluster.faults.fail(
+            "ListOffsets", "UNKNOWN_SERVER_ERROR", topic=topic, partition=0, times=1_000
+        ):
+            page = visitor.ask(path)
+            assert page.status == 200, page.text
+            assert f"No leader answers for {topic}-0." in page.text
+            data = visitor.ask(path + "&format=json").json
+        assert data["silent"] == [f"{topic}-0"]
+        assert data.get("rows") or data["found"]
+    with there.cluster.faults.fail(
+        "ListOffsets", "UNKNOWN_SERVER_ERROR", topic="orders", partition=0, times=1_000
+    ):
+        page = visitor.ask("/record?topic=orders&partition=0&offset=1")
+    assert page.status == 503
+    assert "orders-0 cannot be read now" in page.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/group/timeline?name=billing",
+        "/retries/group?topic=orders&group=fulfilment",
+        "/dlq/topic?name=orders.fulfilment.dlt",
+    ],
+)
+def test_a_page_that_reads_whole_topics_does_not_do_so_at_each_sample(
+    path: str, visitor: Visitor
+) -> None:
+    page = visitor.ask(path).text
+    assert 'data-live="no"' in page
+    assert re.search(r'id="live"[^>]* hidden>', page), "it does not say that it is live"
+    assert not re.search(r'id="live"[^>]* hidden>', visitor.ask("/groups").text)
+
+
 def test_a_search_finds_nothing_that_is_hidden(there: World, visitor: Visitor) -> None:
     """Else answers of yes and no spell a hidden value out, letter by letter."""
     found = "/dlq/topic?name=orders.fulfilment.dlt&format=json&text="

@@ -151,7 +151,7 @@ def _token(file: Path | None) -> str:
     if file is not None:
         token, place = text_of(file).strip(), f"the token file {file}"
     if not token:
-        raise ConfigError(f"{place} is empty, so that nobody had to log in; put a token there")
+        raise ConfigError(f"{place} is empty, which would be no login at all; put a token there")
     return token
 
 

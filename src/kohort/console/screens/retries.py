@@ -41,13 +41,9 @@ def retries(desk: Desk, asked: Asked) -> Screen:
     """What waits in the retry topics of one (topic, group)."""
     topic, group = asked.needed("topic"), asked.needed("group")
     owner, snapshot = _owner(desk, topic, group), desk.overview().snapshot
-    counts = {
-        name: len(snapshot.topics[name].partitions)
-        for name in owner.retry_topics
-        if name in snapshot.topics
-    }
-    total, waiting = waiting_copies(desk.settings, owner.group, counts, LISTED * 5)
-    view = retries_view(owner, total, waiting, now_ms())
+    described = [snapshot.topics[name] for name in owner.retry_topics if name in snapshot.topics]
+    waiting = waiting_copies(desk.admin, desk.settings, owner.group, described, LISTED * 5)
+    view = retries_view(owner, waiting, now_ms())
     command = desk.command("retry", "list", "--topic", topic, "--group", group)
     return Screen("retry_list.html", f"{topic} in {group}", "retries", view, command)
 
@@ -100,7 +96,7 @@ def _waiting(desk: Desk, asked: Asked) -> tuple[RetryOwner, WaitingCopy]:
     if not known or len(number) > 9 or len(offset) > 18:
         raise NotThereError(f"at={asked.needed('at')!r} is no RETRY-TOPIC/PARTITION/OFFSET here")
     tp = TopicPartition(retry_topic, int(number))
-    found = record_at(desk.settings, tp, int(offset))
+    found = record_at(desk.admin, desk.settings, tp, int(offset))
     if found is None or found.offset != int(offset):
         raise NotThereError(f"{tp} has no record at offset {offset} (any more)")
     try:

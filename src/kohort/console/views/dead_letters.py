@@ -132,6 +132,7 @@ class DeadLetterTopic:
     paging: Paging
     redrives: Sequence[RedriveRow]
     chosen: Mapping[str, str]
+    silent: Sequence[str]
 
 
 FILTERS: Final = ("reason", "error_class", "fingerprint", "text")
@@ -171,6 +172,7 @@ def dead_letter_topic(
         place,
         redrives,
         chosen,
+        [str(tp) for tp in copies.silent],
     )
 
 
