@@ -400,6 +400,18 @@ def test_a_rebalance_has_its_cause(visitor: Visitor) -> None:
     assert view["lanes"]
 
 
+def test_rebalances_that_the_coordinator_has_forgotten_are_read_from_the_log(
+    there: World, visitor: Visitor
+) -> None:
+    """Its memory begins empty after a restart, and where the group moves to."""
+    path = "/group/timeline?name=billing&format=json"
+    before = [row["number"] for row in visitor.ask(path).json["rows"]]
+    there.cluster.move_coordinator("billing")
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        assert admin.group_timeline("billing") == []
+    assert [row["number"] for row in visitor.ask(path).json["rows"]] == before != []
+
+
 def test_what_is_not_there_says_so(visitor: Visitor) -> None:
     for path, status, text in (
         ("/group?name=bling", 404, "Did you mean &#39;billing&#39;"),
