@@ -478,6 +478,52 @@ def test_offsets_whose_answer_is_lost_are_audited_and_can_be_undone(there: World
             admin.alter_group_offsets("exporter", {("clicks", n): 4 for n in (0, 1)})
 
 
+def test_offsets_of_partitions_that_no_leader_answers_for_stay(
+    there: World, visitor: Visitor
+) -> None:
+    """At a time, "no answer" is not "no record since": such a group would continue at the end."""
+    for place in ("@-1h", "earliest"):
+        with there.cluster.faults.fail(
+            "ListOffsets", "UNKNOWN_SERVER_ERROR", topic="clicks", partition=0, times=1_000
+        ):
+            page = visitor.ask(f"/group/offsets?name=exporter&to={place}")
+        assert page.status == 200, page.text
+        assert "No leader answers for clicks-0." in page.text
+        assert json.loads(page.hidden("plan")) == {"clicks:1": 0}
+    times = there.cluster.faults.fail(
+        "ListOffsets", ["NONE"] * 2 + ["UNKNOWN_SERVER_ERROR"] * 9, topic="clicks", partition=0
+    )
+    with times:
+        page = visitor.ask("/group/offsets?name=exporter&to=@-1h")
+    assert json.loads(page.hidden("plan")) == {"clicks:1": 0}, "only the time is not answered"
+
+
+def test_records_that_are_not_there_are_not_read_again_or_skipped(there: World) -> None:
+    """A topic made again, and one whose first records are gone."""
+    tp = TopicPartition("short", 0)
+    with (
+        console(there.cluster) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        admin.create_topics([NewTopic(tp.topic, 1)])
+        with Producer(bootstrap_servers=there.cluster.bootstrap) as producer:
+            for _ in range(8):
+                producer.send(tp.topic, b"v")
+        admin.delete_records({tp: 5})
+        visitor = Visitor(server.url.rstrip("/"))
+        for committed, place, figures in (
+            (900, "latest", (0, 0, 1)),
+            (900, "earliest", (3, 0, 1)),
+            (2, "earliest", (0, 0, 1)),
+            (2, "latest", (0, 3, 1)),
+            (6, "shift:+1", (0, 1, 1)),
+        ):
+            admin.alter_group_offsets("shortened", {tp: committed})
+            server.sampler.sample()
+            view = visitor.ask(f"/group/offsets?name=shortened&to={quote(place)}&format=json").json
+            assert (view["again"], view["skipped"], view["changes"]) == figures, place
+
+
 def test_offsets_that_have_moved_since_the_preview_are_not_set(
     there: World, visitor: Visitor
 ) -> None:

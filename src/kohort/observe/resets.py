@@ -99,6 +99,19 @@ def targets(
     return offsets
 
 
+def again_and_skipped(current: int, new: int, first: int, end: int) -> tuple[int, int]:
+    """How many offsets of a log a group reads again, or skips, when it moves.
+
+    Args:
+        current: the committed offset; it may be outside the log, of which nothing is counted there.
+        new: where it moves to.
+        first: where the log begins.
+        end: where the log ends.
+    """
+    source, target = (min(max(first, at), end) for at in (current, new))
+    return max(0, source - target), max(0, target - source)
+
+
 def place_exactly(tp: TopicPartition, offset: int, first: int, end: int) -> int:
     """The offset. Raises UsageError for one that the partition does not have (any more)."""
     if not first <= offset <= end:
