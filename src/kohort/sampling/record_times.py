@@ -29,9 +29,6 @@ FETCH_BYTES: Final = 64 << 10
 KEPT: Final = 20_000
 """Answers that are remembered."""
 
-NOTHING: Final = None
-"""Instead of a time: no committed record is between the offset and the end."""
-
 
 class RecordTimes:
     """Asks for the times of records, and remembers them.
@@ -61,8 +58,8 @@ class RecordTimes:
             spans: (committed offset, end), by partition.
 
         Returns:
-            Milliseconds since 1970, negative for a record that has no time, or `NOTHING`; without
-            those that did not answer in time.
+            Milliseconds since 1970, negative for a record that has no time, and None where no
+            committed record is before the end; without those that did not answer in time.
         """
         asked = [tp for tp, (offset, _) in spans.items() if (tp, offset) not in self._known]
         if asked:
@@ -93,7 +90,7 @@ class RecordTimes:
                     self._keep(tp, spans[tp][0], record.timestamp)
             ended = {tp for tp in left - read if consumer.position(tp) >= spans[tp][1]}
             for tp in ended:
-                self._keep(tp, spans[tp][0], NOTHING)
+                self._keep(tp, spans[tp][0], None)
             left -= read | ended
             consumer.pause(*read, *ended)
         consumer.assign([])
@@ -105,7 +102,7 @@ class RecordTimes:
 
     def forget_nothing(self) -> None:
         """Ask again where nothing was to be read: a record may have come since."""
-        self._known = {key: at for key, at in self._known.items() if at is not NOTHING}
+        self._known = {key: at for key, at in self._known.items() if at is not None}
 
     def close(self) -> None:
         """Close the consumer; the next question opens another."""

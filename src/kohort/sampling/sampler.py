@@ -38,7 +38,7 @@ from kohort.observe.trend import Ends, Sample
 from kohort.observe.verdicts import State
 from kohort.sampling.history import History
 from kohort.sampling.open_transactions import open_in
-from kohort.sampling.record_times import MOST, NOTHING, RecordTimes
+from kohort.sampling.record_times import MOST, RecordTimes
 from kohort.sampling.snapshots import take
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Sampler:
         for one in rounds[:ROUNDS]:
             spans = {tp: (offset, end) for tp, (_, offset, end) in one.items()}
             for tp, at_ms in self._times.times(spans).items():
-                if at_ms is NOTHING:
+                if at_ms is None:
                     nothing.setdefault(one[tp][0], set()).add(tp)
                 else:
                     times[one[tp][0], tp] = at_ms
