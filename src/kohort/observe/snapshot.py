@@ -6,7 +6,7 @@ for the ends of logs, so that a group that moves meanwhile is never ahead of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,6 +82,7 @@ class ClusterSnapshot:
         not_described: why a group could not be, by id.
         troubles: failed requests, as text; everything else is shown all the same.
         silent: the nodes that do not answer for their groups, which are missing here.
+        unseen: the last look at each group that was looked at before and cannot be now.
     """
 
     at_ms: int
@@ -92,3 +93,30 @@ class ClusterSnapshot:
     not_described: Mapping[str, str] = field(default_factory=dict[str, str])
     troubles: tuple[str, ...] = ()
     silent: tuple[int, ...] = ()
+    unseen: Mapping[str, Look] = field(default_factory=dict[str, Look])
+
+    def last_look(self, group: str) -> Look | None:
+        """The look at a group, or the last one before, where it cannot be looked at now."""
+        return self.groups.get(group) or self.unseen.get(group)
+
+
+def unseen_groups(
+    previous: ClusterSnapshot,
+    groups: Collection[str],
+    not_described: Collection[str],
+    silent: Collection[int],
+) -> dict[str, Look]:
+    """The last look at each group that may be there still and cannot be looked at now.
+
+    Args:
+        previous: the last snapshot.
+        groups: those that can be looked at.
+        not_described: those that are there, and not described.
+        silent: the nodes that do not answer for their groups.
+    """
+
+    def is_hidden(name: str, look: Look) -> bool:
+        return name in not_described or look.group.coordinator.node_id in silent
+
+    known = {**previous.unseen, **previous.groups}
+    return {n: one for n, one in known.items() if n not in groups and is_hidden(n, one)}

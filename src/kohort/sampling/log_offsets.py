@@ -7,8 +7,11 @@ not the time of a whole call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
+
+from kohort.errors import KohortError
+from kohort.lean import dataclass
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
@@ -25,6 +28,25 @@ def topics_there(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescripti
     there = {t.name for t in admin.list_topics(include_internal=True)}
     existing = sorted(there & set(names))
     return admin.describe_topics(existing) if existing else {}
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where logs begin and end, as far as their leaders tell.
+
+    Attributes:
+        firsts: by partition; `ends` has the same partitions.
+        silent: the partitions without a leader that answers.
+    """
+
+    firsts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    silent: Sequence[TopicPartition] = ()
+
+    @property
+    def total(self) -> int:
+        """How many offsets the logs hold."""
+        return sum(end - self.firsts[tp] for tp, end in self.ends.items())
 
 
 def partition_offsets(
@@ -54,16 +76,51 @@ def partition_offsets(
 def offsets(
     admin: Admin,
     topics: Iterable[TopicDescription],
-    spec: Literal["earliest", "latest"],
+    spec: Literal["earliest", "latest"] | int,
     isolation: Isolation = "read_uncommitted",
 ) -> dict[TopicPartition, int]:
-    """Where the logs of topics begin or end, as far as their leaders tell."""
+    """Where the logs of topics begin or end, as far as their leaders tell.
+
+    A time instead, in milliseconds since 1970, asks for the first record at or after it: -1 where
+    there is none.
+    """
+    led, _ = _partitions(topics)
+    return partition_offsets(admin, led, spec, isolation)
+
+
+def spans(
+    admin: Admin, topics: Iterable[TopicDescription], isolation: Isolation = "read_uncommitted"
+) -> Spans:
+    """Where the logs of topics begin and end; a leader that hangs is asked once."""
+    led, leaderless = _partitions(topics)
+    ends = partition_offsets(admin, led, "latest", isolation)
+    firsts = partition_offsets(admin, ends, "earliest", isolation)
+    silent = sorted([*leaderless, *(tp for tp in led if tp not in firsts)])
+    return Spans(firsts, {tp: ends[tp] for tp in firsts}, silent)
+
+
+def span_of(admin: Admin, tp: TopicPartition, isolation: Isolation) -> tuple[int, int]:
+    """Where one log begins and ends. Raises KohortError where its leader does not answer."""
+    ends = partition_offsets(admin, [tp], "latest", isolation)
+    firsts = partition_offsets(admin, ends, "earliest", isolation)
+    if not firsts:
+        raise KohortError(
+            f"{tp} cannot be read now: it has no leader, its leader does not answer, or there is "
+            "no such partition; /cluster shows the brokers"
+        )
+    return firsts[tp], ends[tp]
+
+
+def _partitions(
+    topics: Iterable[TopicDescription],
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """The partitions of topics that have a leader, and those that have none."""
     from kohort.client.common.types import TopicPartition
 
-    led = [
-        TopicPartition(topic.name, partition.partition)
-        for topic in topics
-        for partition in topic.partitions
-        if partition.leader >= 0
-    ]
-    return partition_offsets(admin, led, spec, isolation)
+    led: list[TopicPartition] = []
+    leaderless: list[TopicPartition] = []
+    for topic in topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition)
+            (led if partition.leader >= 0 else leaderless).append(tp)
+    return led, leaderless

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kohort.client.common.types import TopicPartition
 from kohort.errors import KohortError
 from kohort.lean import quick
-from kohort.observe.snapshot import ClusterSnapshot, Look, Seen
+from kohort.observe.snapshot import ClusterSnapshot, Look, Seen, unseen_groups
 from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
@@ -129,6 +129,9 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
     errors = {
         name: one.error or "it is gone" for name, one in surveyed.items() if name not in wanted
     }
+    unseen = unseen_groups(previous, groups, errors, survey.unreachable) if previous else {}
+    for name, look in unseen.items():
+        errors.setdefault(name, f"broker {look.group.coordinator.node_id} does not answer")
     return ClusterSnapshot(
         time.time_ns() // 1_000_000,
         at_s,
@@ -138,6 +141,7 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         errors,
         (*troubles, *_leaderless(topics, running)),
         tuple(survey.unreachable),
+        unseen,
     )
 
 

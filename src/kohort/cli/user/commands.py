@@ -17,6 +17,7 @@ import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import output_option, show
+from kohort.cli.common.paths import text_of
 from kohort.cli.common.root import CommandGroup
 from kohort.errors import BrokerError, ConfigError, ErrorCode
 from kohort.setting_keys import nearest
@@ -99,7 +100,7 @@ def set_user(
             click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
         )
     else:
-        lines = password_file.read_text(encoding="utf-8").splitlines()
+        lines = text_of(password_file).splitlines()
         password = lines[0] if lines else ""
     if not password:
         raise ConfigError(f"the password of {name!r} is empty; give one")
