@@ -22,6 +22,7 @@ import urllib.parse
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,7 +177,7 @@ class SchemaRegistry:
                 known = ask()
             except SchemaRegistryError as error:
                 with self._lock:
-                    self._unknown[key] = (time.monotonic() + _RETRY_S, error)
+                    self._unknown[key] = (time.monotonic() + _RETRY_S, copy(error))
                     while len(self._unknown) > self._max:
                         self._unknown.popitem(last=False)
                 raise
@@ -195,7 +196,7 @@ class SchemaRegistry:
                 return self._cache[key]
             until_s, refused = self._unknown.get(key, (0.0, None))
             if refused is not None and time.monotonic() < until_s:
-                raise refused
+                raise copy(refused)  # each raise of the same object would lengthen its traceback
         return None
 
     def _schema(self, path: str) -> Schema:
