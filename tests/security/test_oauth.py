@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 import time
 from base64 import b64decode, urlsafe_b64encode
@@ -16,8 +17,10 @@ import pytest
 
 from kohort import Admin, Producer
 from kohort.broker.security.jwks import Jwks
+from kohort.client.cluster.credentials import Credentials
 from kohort.client.cluster.oidc import fetch_token
-from kohort.errors import AuthenticationError, ConfigError, ConnectionFailedError
+from kohort.client.common.config import AdminConfig
+from kohort.errors import AuthenticationError, ConfigError, ConnectionFailedError, KohortError
 from kohort.sasl.oauthbearer import Token
 from kohort.sasl.tokens import TokenRules
 from kohort.testing import Cluster
@@ -137,6 +140,70 @@ def test_a_provider_that_returns_no_token(start: Start, returned: object, named:
         pytest.raises(AuthenticationError, match=named),
     ):
         admin.describe_cluster()
+
+
+class StoppedLoop:
+    """A loop's clock and its mailbox: `fetched` waits for what a thread has sent, and runs it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def call_soon_threadsafe(self, fn: Callable[..., object], *args: Any) -> None:
+        self.calls.put(lambda: fn(*args))
+
+    def fetched(self) -> None:
+        self.calls.get(timeout=PATIENCE_S)()
+
+
+def test_a_token_is_used_until_it_ends_while_no_new_one_can_be_got(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else an issuer that is down for a moment ends a client that is logged in."""
+    loop, asked = StoppedLoop(), list[int]()
+    outcomes: list[Token | Exception] = [
+        Token("first", 100_000, "carol"),
+        ConnectionRefusedError("no issuer"),
+        ValueError("hidden-token"),
+        ConnectionRefusedError("no issuer"),
+        Token("second", 400_000, "carol"),
+    ]
+
+    def provider() -> Token:
+        asked.append(loop.now_ms)
+        outcome = outcomes[len(asked) - 1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    credentials = Credentials(
+        AdminConfig(
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauthbearer_token_provider=provider,
+        )
+    )
+
+    def login(now_ms: int) -> Any:
+        loop.now_ms, found = now_ms, list[Any]()
+        before = len(asked)
+        credentials.begin(loop, found.append)  # type: ignore[arg-type]
+        if not found:
+            loop.fetched()
+        assert len(asked) - before <= 1
+        answer = found.pop()
+        return answer if isinstance(answer, KohortError) else answer.first().split(b" ")[1]
+
+    first = b"first\x01\x01"
+    assert [login(at) for at in (0, 79_999, 80_001, 89_000, 95_000)] == [first] * 5
+    assert asked == [0, 80_001, 95_000]  # for ten seconds after a failure it is not asked again
+    assert caplog.text.count("no new one can be got") == 2
+    assert "hidden-token" not in caplog.text
+    assert isinstance(login(99_500), ConnectionFailedError)  # it could end on the way
+    assert login(99_600) == b"second\x01\x01"
 
 
 class Issuer:

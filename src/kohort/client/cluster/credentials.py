@@ -6,7 +6,7 @@ Rules:
 - One object for each client. It reads TLS files when it is created, so that a wrong one fails
   early.
 - Tokens are fetched on a thread of their own, one fetch at a time for all connections, and used for
-  80 % of their life.
+  80 % of their life. While no new one can be got, the old one is used until it ends.
 
 Shell: threads, randomness (nonces), the clock.
 """
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 Ready = Callable[[ClientExchange | KohortError], object]
 _USED_PERCENT: Final = 80
 _NONCE_BYTES: Final = 24
+_FETCH_AGAIN_MS: Final = 10_000
+_LOGIN_MS: Final = 1_000
+"""A token that ends sooner may end on the way, and a broker that refuses it ends the client."""
 
 
 class Credentials:
@@ -143,13 +146,31 @@ class Credentials:
         from kohort.sasl.oauthbearer import OAuthBearerClient
 
         waiting, self._waiting = self._waiting, []
-        if not isinstance(outcome, KohortError):
-            now_ms = loop.wall_ms()
+        now_ms = loop.wall_ms()
+        if isinstance(outcome, KohortError):
+            outcome = self._held(outcome, now_ms)
+        else:
             end_ms = now_ms if outcome.expires_ms is None else outcome.expires_ms
             self._token = outcome
             self._use_until_ms = now_ms + (end_ms - now_ms) * _USED_PERCENT // 100
         for ready in waiting:
             ready(outcome if isinstance(outcome, KohortError) else OAuthBearerClient(outcome))
+
+    def _held(self, error: KohortError, now_ms: int) -> Token | KohortError:
+        """The token of before while it lasts; the error of its renewal when there is none."""
+        token = self._token
+        if token is None or token.expires_ms is None or token.expires_ms - now_ms <= _LOGIN_MS:
+            return error
+        left_ms = token.expires_ms - now_ms
+        self._use_until_ms = now_ms + min(_FETCH_AGAIN_MS, left_ms * _USED_PERCENT // 100)
+        import logging  # here, because making a client must not pay for it
+
+        logging.getLogger("kohort.client").warning(
+            "the token of before is used for at most %d s more, since no new one can be got: %s",
+            left_ms // 1_000,
+            error,
+        )
+        return token
 
 
 def _token_of(value: Any) -> Token:
