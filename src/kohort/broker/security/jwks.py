@@ -18,17 +18,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-)
 
 from kohort.broker.base.security_config import BrokerSecurity, is_loopback
 from kohort.errors import ConfigError, KohortError
+from kohort.http_opener import http_opener
 from kohort.sasl.tokens import SignedTokens, TokenRules, verify_unsecured
 
 log = logging.getLogger("kohort.broker")
@@ -112,7 +105,7 @@ def _read(url: str) -> dict[str, Any]:
         elif parts.scheme == "https" or (
             parts.scheme == "http" and parts.hostname is not None and is_loopback(parts.hostname)
         ):
-            with _opener().open(url, timeout=_TIMEOUT_S) as answer:
+            with http_opener().open(url, timeout=_TIMEOUT_S) as answer:
                 data = answer.read(_MAX_BYTES)
         else:
             raise ConfigError(
@@ -127,17 +120,3 @@ def _read(url: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError(f"{_SETTING}={url} is not a JWKS document")
     return cast("dict[str, Any]", document)
-
-
-def _opener() -> OpenerDirector:
-    """HTTP and HTTPS, no redirects, and nothing else."""
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(),
-        HTTPErrorProcessor(),
-        HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener

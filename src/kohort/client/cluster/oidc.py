@@ -17,18 +17,11 @@ from http.client import HTTPException
 from typing import Any, Final, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import Request
 
 from kohort.client.common.security_config import require_safe_url
 from kohort.errors import AuthenticationError, ConnectionFailedError
+from kohort.http_opener import http_opener
 from kohort.sasl import OAUTHBEARER
 from kohort.sasl.oauthbearer import Token
 
@@ -61,7 +54,7 @@ def fetch_token(
         },
     )
     try:
-        with _opener(ca_file).open(request, timeout=timeout_ms / 1_000) as answer:
+        with http_opener(_believed(ca_file)).open(request, timeout=timeout_ms / 1_000) as answer:
             body = answer.read(_MAX_ANSWER_BYTES)
     except HTTPError as error:
         error.close()
@@ -74,21 +67,11 @@ def fetch_token(
     return _token_of(body, client_id, url, now_ms)
 
 
-def _opener(ca_file: str | None) -> OpenerDirector:
-    """HTTP and HTTPS, and nothing else."""
+def _believed(ca_file: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(context=context),
-        HTTPErrorProcessor(),
-        HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener
+    return context
 
 
 def _token_of(body: bytes, client_id: str, url: str, now_ms: int) -> Token:
