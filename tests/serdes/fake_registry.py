@@ -20,6 +20,8 @@ class Registry:
         self.asked: list[str] = []
         self.authorization: list[str | None] = []
         self.fail_with: int | None = None
+        self.raw: list[bytes] = []
+        """Sent as they stand, one for each request, before anything is answered."""
         self.url = ""
         self.serialized: dict[str, str] = {}
         """Descriptors in base64 by the source of a Protobuf schema."""
@@ -81,6 +83,9 @@ def running() -> Iterator[Registry]:
 
         def _answer(self, body: Any) -> None:
             registry.authorization.append(self.headers["Authorization"])
+            if registry.raw:
+                self.wfile.write(registry.raw.pop(0))
+                return
             code, said = registry.answer(self.command, self.path, body)
             data = json.dumps(said).encode()
             self.send_response(code)

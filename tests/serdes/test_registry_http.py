@@ -1,0 +1,134 @@
+"""Requests to a schema registry: answers that are none, tokens, redirects, several addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kohort.errors import ConfigError, ConnectionFailedError, KohortError, SchemaRegistryError
+from kohort.serdes import Schema, SchemaRegistry
+from tests.patience import PATIENCE_S
+from tests.serdes.fake_registry import Registry, running
+
+OK = b"HTTP/1.1 200 OK\r\n"
+BODY = b'{"schema": "\\"int\\""}'
+CUT = {
+    "in a chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nff\r\n{",
+    "short of its length": OK + b"Content-Length: 99\r\n\r\n" + BODY,
+    "no HTTP": b"\x15\x03\x01\x00\x02\x02\x50\r\n",
+    "nothing": b"",
+    "an error, in a chunk": b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+}
+
+
+@pytest.fixture
+def fake():
+    with running() as registry:
+        registry.add("s", {"schema": '"int"'})
+        yield registry
+
+
+def client(*urls: str, **settings: Any) -> SchemaRegistry:
+    return SchemaRegistry(",".join(urls), timeout_s=PATIENCE_S, **settings)
+
+
+@pytest.mark.parametrize("raw", CUT.values(), ids=CUT.keys())
+def test_an_answer_that_is_cut_off_is_none(fake: Registry, raw: bytes) -> None:
+    """The next address is asked; without one a later try may succeed, and no record is at fault."""
+    fake.raw = [raw]
+    assert client(fake.url, fake.url).by_id(1) == Schema('"int"')
+    fake.raw = [raw]
+    with pytest.raises(ConnectionFailedError, match=fake.url) as caught:
+        client(fake.url).by_id(1)
+    assert caught.value.retriable
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b"<html>", b'{"schema": null}', b'{"schema": "1", "references": [{}]}']
+)
+def test_an_answer_that_is_no_registrys_is_no_fault_of_the_schema(
+    fake: Registry, body: bytes
+) -> None:
+    fake.raw = [OK + b"\r\n" + body] * 5
+    with pytest.raises(SchemaRegistryError, match="schemas/ids/1") as caught:
+        client(fake.url).by_id(1)
+    assert caught.value.retriable
+    for ask in (SchemaRegistry.latest_id, SchemaRegistry.versions):
+        with pytest.raises(SchemaRegistryError, match="subjects/s/versions/latest"):
+            ask(client(fake.url), "s")
+    for ask in (SchemaRegistry.register, SchemaRegistry.version_of):
+        with pytest.raises(SchemaRegistryError, match="subjects/s"):
+            ask(client(fake.url), "s", Schema("1"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "named"),
+    [
+        (ConnectionRefusedError("no issuer"), ConnectionFailedError, "no issuer"),
+        (ConnectionFailedError("as it is"), ConnectionFailedError, "as it is"),
+        (ConfigError("hidden"), SchemaRegistryError, "raised ConfigError"),
+        (ValueError("hidden"), SchemaRegistryError, "raised ValueError"),
+        ("hidden\n", SchemaRegistryError, "characters"),
+        ("", SchemaRegistryError, "characters"),
+        (None, SchemaRegistryError, "NoneType"),
+    ],
+    ids=repr,
+)
+def test_a_token_that_cannot_be_got_is_no_fault_of_the_schema(
+    fake: Registry, outcome: Any, kind: type[KohortError], named: str
+) -> None:
+    def token() -> str:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    with pytest.raises(kind, match=named) as caught:
+        client(fake.url, token=token).by_id(1)
+    assert caught.value.retriable
+    assert "hidden" not in str(caught.value)
+    assert fake.asked == []
+
+
+def test_a_token_that_no_header_may_have_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="characters") as caught:
+        client("http://host:8081", token="hidden\n")
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_redirect_is_not_followed(fake: Registry) -> None:
+    """The credentials are for the host that they were given for."""
+    with running() as other:
+        to = f"{other.url}/schemas/ids/1?session=hidden".encode()
+        fake.raw = [b"HTTP/1.1 307 Moved\r\nLocation: " + to + b"\r\n\r\n"]
+        host = fake.url.removeprefix("http://")
+        with pytest.raises(SchemaRegistryError, match=f"use {other.url}, if") as caught:
+            client(f"http://ann:secret@{host}").by_id(1)
+        assert (other.asked, other.authorization) == ([], [])
+    assert caught.value.retriable
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("to", [b"", b"Location: http://[\r\n", b"Location: /login\r\n"])
+def test_a_redirect_to_nowhere(fake: Registry, to: bytes) -> None:
+    fake.raw = [b"HTTP/1.1 302 Found\r\n" + to + b"\r\n"]
+    with pytest.raises(SchemaRegistryError, match="302"):
+        client(fake.url).by_id(1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hhtp://ann:secret@host:8081",
+        "ann:secret@host:8081",
+        "http://ann:secret@host:x",
+        "http://ann:secret,word@host:8081",
+        "http://ann:secret@[host:8081",
+        "http://host:8081,http://ann:secret@",
+    ],
+)
+def test_a_mistyped_address_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="8081") as caught:
+        SchemaRegistry(url)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
