@@ -226,6 +226,9 @@ class Issuer:
 
             def _say(self) -> None:
                 code, body = issuer.answer
+                if not code:  # no HTTP
+                    self.wfile.write(body)
+                    return
                 self.send_response(code)
                 if code == 302:
                     self.send_header("Location", "file:///etc/passwd")
@@ -282,6 +285,7 @@ def test_client_credentials(start: Start, issuer: Issuer) -> None:
         ((302, b""), AuthenticationError),
         ((200, b"[]"), AuthenticationError),
         ((200, b'{"access_token": ""}'), AuthenticationError),
+        ((200, b"[" * 100_000), AuthenticationError),
         ((503, b""), ConnectionFailedError),
         ((429, b""), ConnectionFailedError),
     ],
@@ -396,6 +400,26 @@ def test_a_refused_read_of_keys_keeps_no_connection(issuer: Issuer) -> None:
         Jwks(issuer.url, TokenRules(), 1)
     assert isinstance(caught.value.__cause__, HTTPError)
     assert caught.value.__cause__.fp.closed
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0\r\n", b"", b"[" * 100_000], ids=["ssh", "cut", "deep"])
+def test_keys_that_are_none_leave_those_of_before(
+    issuer: Issuer, raw: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An answer that is no HTTP, or JSON without an end."""
+    pytest.importorskip("jwt")
+    key, now_s = new_key(), [0.0]
+    issuer.answer = (200, document(one=key))
+    keys = Jwks(issuer.url, TokenRules(), 1_000, clock=lambda: now_s[0])
+    issuer.answer = (200, raw) if raw.startswith(b"[") else (0, raw)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Jwks(issuer.url, TokenRules(), 1)
+    now_s[0] = 2.0
+    assert keys.verify(signed(key, "one"), int(time.time() * 1_000))[0] == "dave"
+    for thread in threading.enumerate():
+        if thread.name == "kohort-jwks":
+            thread.join(PATIENCE_S)
+    assert "the keys of tokens are those of before" in caplog.text
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "ftp://x/y", "file:///no/such/file", "x"])

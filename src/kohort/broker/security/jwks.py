@@ -15,8 +15,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, Final, cast
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from kohort.broker.base.security_config import BrokerSecurity, is_loopback
@@ -113,7 +114,7 @@ def _read(url: str) -> dict[str, Any]:
                 "or file:/"
             )
         document: Any = json.loads(data)
-    except (OSError, URLError, ValueError) as error:
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
         if isinstance(error, HTTPError):
             error.close()  # it has the connection
         raise ConfigError(f"{_SETTING}={url} cannot be read: {error}") from error

@@ -77,7 +77,7 @@ def _believed(ca_file: str | None) -> ssl.SSLContext:
 def _token_of(body: bytes, client_id: str, url: str, now_ms: int) -> Token:
     try:
         answer: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     document = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
     value, lasts_s = document.get("access_token"), document.get("expires_in")
