@@ -20,6 +20,8 @@ class Registry:
         self.asked: list[str] = []
         self.authorization: list[str | None] = []
         self.fail_with: int | None = None
+        self.lacks: set[str] = set()
+        """Paths that this one does not know yet, as a follower that is behind."""
         self.raw: list[bytes] = []
         """Sent as they stand, one for each request, before anything is answered."""
         self.url = ""
@@ -31,6 +33,11 @@ class Registry:
         if self.fail_with is not None:
             return self.fail_with, {"error_code": self.fail_with * 100, "message": "no"}
         path, _, query = path.partition("?")
+        if path in self.lacks:
+            return 404, {"error_code": 40403, "message": "Schema not found"}
+        return self.found(path, query, body)
+
+    def found(self, path: str, query: str, body: Any) -> tuple[int, dict[str, Any]]:
         if match := re.fullmatch(r"/schemas/ids/(\d+)", path):
             at = int(match[1]) - 1
             if at < len(self.schemas):

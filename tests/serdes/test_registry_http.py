@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kohort.errors import ConfigError, ConnectionFailedError, KohortError, SchemaRegistryError
 from kohort.serdes import Schema, SchemaRegistry
+from kohort.serdes.registry import resolved
 from tests.patience import PATIENCE_S
 from tests.serdes.fake_registry import Registry, running
 
@@ -114,6 +116,59 @@ def test_a_redirect_to_nowhere(fake: Registry, to: bytes) -> None:
     fake.raw = [b"HTTP/1.1 302 Found\r\n" + to + b"\r\n"]
     with pytest.raises(SchemaRegistryError, match="302"):
         client(fake.url).by_id(1)
+
+
+def test_a_schema_that_one_registry_lacks_is_asked_of_the_others(fake: Registry) -> None:
+    """A follower is behind for a moment; the schema's references may be as new as the schema."""
+    reference = {"name": "S", "subject": "s", "version": 1}
+    with running() as behind:
+        behind.lacks = {"/schemas/ids/2", "/subjects/s/versions/1"}
+        fake.add("t", {"schema": '"S"', "references": [reference]})
+        asks = client(behind.url, fake.url)
+        schema = asks.by_id(2)
+        assert list(resolved(asks, schema)) == [Schema('"int"')]
+        assert len(behind.asked) == len(fake.asked) == 2
+    with pytest.raises(SchemaRegistryError, match="not found") as caught:
+        client(fake.url, "http://127.0.0.1:1").by_id(9)  # the other may be away for long
+    assert caught.value.status == 404
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda registry: registry.by_id(1),
+        lambda registry: registry.by_version("s", 1),
+    ],
+    ids=["id", "version"],
+)
+def test_an_unknown_schema_may_become_known(
+    fake: Registry, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For ten seconds it is no fault of the record; then the id is of another registry."""
+    now_s = [1_000.0]
+    monkeypatch.setattr("kohort.serdes.registry.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    fake.lacks = {"/schemas/ids/1", "/subjects/s/versions/1"}
+    asks = client(fake.url)
+    seen: list[tuple[float, int, bool]] = []
+    for wait_s in (0.0, 0.9, 0.2, 8.8, 0.2, 9.9):
+        now_s[0] += wait_s
+        with pytest.raises(SchemaRegistryError) as caught:
+            ask(asks)
+        seen.append((round(now_s[0] - 1_000, 1), len(fake.asked), caught.value.retriable))
+    assert seen == [
+        (0.0, 1, True),
+        (0.9, 1, True),
+        (1.1, 2, True),
+        (9.9, 3, True),
+        (10.1, 3, True),
+        (20.0, 4, False),
+    ]
+    fake.lacks = set()
+    now_s[0] += 9.9
+    with pytest.raises(SchemaRegistryError):
+        ask(asks)
+    now_s[0] += 0.2
+    assert ask(asks) == Schema('"int"')
 
 
 @pytest.mark.parametrize(

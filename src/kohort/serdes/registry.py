@@ -2,7 +2,9 @@
 
 Rules:
 - A registry's answer about an id never changes, so it is kept (`cached_max` of them, the least used
-  goes). An unknown id may become known: it is asked again after `_RETRY_S`.
+  goes). A refusal is kept for `_RETRY_S`.
+- An unknown id or version may become known: registries follow one another. For `_RETRY_S` it is
+  retriable, and asked for again after `_SOON_S`.
 - Several addresses are tried in turn; what may be tried again is retriable (`registry_http`).
 - Calls block, for at most `timeout_s` an address; safe from several threads.
 
@@ -20,13 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from kohort.errors import ConfigError, KohortError, SchemaRegistryError
-from kohort.serdes.registry_http import RegistryHttp, misread
+from kohort.errors import ConfigError, SchemaRegistryError
+from kohort.serdes.registry_http import RegistryHttp, is_absent, misread
 
 if TYPE_CHECKING:
     import ssl
 
 _RETRY_S: Final = 10.0
+_SOON_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,15 @@ class Schema:
     text: str
     kind: str = "AVRO"
     references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What was refused: for the first time in a row at `since_s`, asked again from `until_s` on."""
+
+    error: SchemaRegistryError
+    since_s: float
+    until_s: float
 
 
 class SchemaRegistry:
@@ -76,7 +88,7 @@ class SchemaRegistry:
         self._asking = threading.Lock()
         """One request at a time: callers that waited for the same answer find it."""
         self._cache: OrderedDict[Any, Any] = OrderedDict()
-        self._unknown: OrderedDict[Any, tuple[float, KohortError]] = OrderedDict()
+        self._refusals: OrderedDict[Any, _Refusal] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By configuration: another process has connections and a cache of its own."""
@@ -96,12 +108,12 @@ class SchemaRegistry:
             serialized: a Protobuf schema as its descriptor in base64, instead of its source.
         """
         path = f"/schemas/ids/{schema_id}{_SERIALIZED if serialized else ''}"
-        return self._kept(("id", path), lambda: self._schema(path))
+        return self._kept((_FOLLOWED, path), lambda: self._schema(path, everywhere=True))
 
     def by_version(self, subject: str, version: int, *, serialized: bool = False) -> Schema:
         """The schema of a subject's version, for references; `serialized` as in `by_id`."""
         path = f"/subjects/{_quoted(subject)}/versions/{version}{_SERIALIZED if serialized else ''}"
-        return self._kept(("version", path), lambda: self._schema(path))
+        return self._kept((_FOLLOWED, path), lambda: self._schema(path, everywhere=True))
 
     def latest_id(self, subject: str) -> int:
         """The id of the newest schema of a subject; requested at every call."""
@@ -133,8 +145,8 @@ class SchemaRegistry:
         key = ("register", subject, schema)
         schema_id = self._kept(key, lambda: self._number("id", path, _body(schema)))
         with self._lock:  # refused before it was registered
-            self._unknown.pop(("look up", subject, schema), None)
-            self._unknown.pop(("number", subject, schema), None)
+            self._refusals.pop(("look up", subject, schema), None)
+            self._refusals.pop(("number", subject, schema), None)
         return schema_id
 
     def look_up(self, subject: str, schema: Schema) -> int:
@@ -163,13 +175,10 @@ class SchemaRegistry:
             try:
                 known = ask()
             except SchemaRegistryError as error:
-                with self._lock:
-                    self._unknown[key] = (time.monotonic() + _RETRY_S, copy(error))
-                    while len(self._unknown) > self._max:
-                        self._unknown.popitem(last=False)
+                self._refuse(key, error)
                 raise
             with self._lock:
-                self._unknown.pop(key, None)
+                self._refusals.pop(key, None)
                 self._cache[key] = known
                 while len(self._cache) > self._max:
                     self._cache.popitem(last=False)
@@ -181,13 +190,28 @@ class SchemaRegistry:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-            until_s, refused = self._unknown.get(key, (0.0, None))
-            if refused is not None and time.monotonic() < until_s:
-                raise copy(refused)  # each raise of the same object would lengthen its traceback
+            refusal = self._refusals.get(key)
+            if refusal is not None and time.monotonic() < refusal.until_s:
+                raise copy(refusal.error)  # the same one would have a longer traceback each time
         return None
 
-    def _schema(self, path: str) -> Schema:
-        answer = self._call(path)
+    def _refuse(self, key: Any, error: SchemaRegistryError) -> None:
+        """Keep a refusal, and decide whether a later try may succeed."""
+        now_s = time.monotonic()
+        with self._lock:
+            before = self._refusals.pop(key, None)
+            since_s = now_s
+            if before is not None and is_absent(before.error) and is_absent(error):
+                since_s = before.since_s
+            comes = key[0] == _FOLLOWED and is_absent(error) and now_s < since_s + _RETRY_S
+            error.retriable = error.retriable or comes
+            until_s = now_s + (_SOON_S if comes else _RETRY_S)
+            self._refusals[key] = _Refusal(copy(error), since_s, until_s)
+            while len(self._refusals) > self._max:
+                self._refusals.popitem(last=False)
+
+    def _schema(self, path: str, *, everywhere: bool = False) -> Schema:
+        answer = self._call(path, everywhere=everywhere)
         try:
             references = tuple(
                 Reference(str(r["name"]), str(r["subject"]), int(r["version"]))
@@ -200,9 +224,11 @@ class SchemaRegistry:
             raise misread(path)
         return Schema(text, str(answer.get("schemaType") or "AVRO"), references)
 
-    def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _call(
+        self, path: str, body: dict[str, Any] | None = None, *, everywhere: bool = False
+    ) -> dict[str, Any]:
         """All requests pass here: a derived class may ask again."""
-        return self._http.call(path, body)
+        return self._http.call(path, body, everywhere=everywhere)
 
     def _number(self, name: str, path: str, body: dict[str, Any] | None = None) -> int:
         """A number that an answer has by this name."""
@@ -251,4 +277,6 @@ def referenced(
 
 
 _DEPTH_MAX: Final = 32
+_FOLLOWED: Final = "followed"
+"""What a registry never changes, and one that follows another may not have yet."""
 _SERIALIZED: Final = "?format=serialized"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import ssl
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-NOT_FOUND: Final = 404
+_NOT_FOUND: Final = 404
 _ANSWER_BYTES_MAX: Final = 16 << 20
 _REDIRECTS: Final = range(300, 400)
 _NOT_ADMITTED: Final = frozenset({401, 403, 407})
@@ -59,12 +59,15 @@ class RegistryHttp:
         self._token, self._timeout_s = token, timeout_s
         self._opener = http_opener(tls)
 
-    def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def call(
+        self, path: str, body: dict[str, Any] | None = None, *, everywhere: bool = False
+    ) -> dict[str, Any]:
         """GET, or POST of a body.
 
         Args:
             path: what is asked for, from its slash on.
             body: what is posted, as JSON.
+            everywhere: what one address does not have is asked of the others, too.
 
         Returns:
             The answer's fields.
@@ -74,12 +77,19 @@ class RegistryHttp:
             SchemaRegistryError: one refuses, or does not answer as a registry does.
         """
         failed: list[str] = []
+        absent: SchemaRegistryError | None = None
         bearer = self._bearer()
         for base, credentials in self._bases:
             try:
                 return self._asked(base, path, body, bearer or credentials)
             except ConnectionFailedError as error:
                 failed.append(f"{base}: {error}")
+            except SchemaRegistryError as error:
+                if not (everywhere and is_absent(error)):
+                    raise
+                absent = absent or error
+        if absent is not None:
+            raise absent
         raise ConnectionFailedError(f"no schema registry answers: {'; '.join(failed)}")
 
     def _asked(
@@ -120,6 +130,11 @@ class RegistryHttp:
                     f"the token function for the schema registry gave a token that {wrong}; mend it"
                 )
         return f"Bearer {token}"
+
+
+def is_absent(error: KohortError) -> bool:
+    """Whether a registry answered that it does not have what was asked for."""
+    return isinstance(error, SchemaRegistryError) and error.status == _NOT_FOUND
 
 
 def misread(path: str) -> SchemaRegistryError:
@@ -247,6 +262,6 @@ def _message_of(error: HTTPError) -> str:
 
 
 def _cure(code: int) -> str:
-    if code == NOT_FOUND:
+    if code == _NOT_FOUND:
         return "; was it written with another registry?"
     return "; check the user and password, or the token" if code in _NOT_ADMITTED else ""
