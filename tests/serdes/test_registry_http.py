@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +16,7 @@ import pytest
 from kohort.errors import ConfigError, ConnectionFailedError, KohortError, SchemaRegistryError
 from kohort.serdes import Schema, SchemaRegistry
 from kohort.serdes.registry import resolved
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.serdes.fake_registry import Registry, running
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -169,6 +175,59 @@ def test_an_unknown_schema_may_become_known(
         ask(asks)
     now_s[0] += 0.2
     assert ask(asks) == Schema('"int"')
+
+
+@contextmanager
+def silent() -> Iterator[tuple[str, SimpleQueue[socket.socket]]]:
+    """A registry that takes connections and says nothing; its address, and the connections."""
+    held: SimpleQueue[socket.socket] = SimpleQueue()
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def take() -> None:
+            with suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+                    held.put(taken[-1])
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}", held
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for each in taken:
+                each.close()
+
+
+def test_requests_for_different_schemas_do_not_wait_for_one_another() -> None:
+    with silent() as (url, held):
+        asks = client(url)
+        with ThreadPoolExecutor(4) as pool:
+            errors = [pool.submit(asks.by_id, number) for number in range(4)]
+            for each in [held.get(timeout=PATIENCE_S) for _ in range(4)]:  # all at once
+                each.close()
+        assert {type(each.exception()) for each in errors} == {ConnectionFailedError}
+
+
+def test_who_waits_for_the_same_request_shares_its_failure() -> None:
+    """Else the last of them waits as often as there are threads; who comes later asks again."""
+    with silent() as (url, held):
+        asks = client(url)
+        with ThreadPoolExecutor(4) as pool:
+            errors = [pool.submit(asks.by_id, 1) for _ in range(4)]
+            first = held.get(timeout=PATIENCE_S)
+            until(lambda: [turn.callers for turn in asks._turns._turns.values()] == [4])
+            first.close()
+            found = [each.exception(PATIENCE_S) for each in errors]
+        assert {type(error) for error in found} == {ConnectionFailedError}
+        assert len(set(map(id, found))) == 4
+        assert held.empty()
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(asks.by_id, 1)
+            held.get(timeout=PATIENCE_S).close()
+            assert again.exception(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

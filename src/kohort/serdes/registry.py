@@ -6,7 +6,8 @@ Rules:
 - An unknown id or version may become known: registries follow one another. For `_RETRY_S` it is
   retriable, and asked for again after `_SOON_S`.
 - Several addresses are tried in turn; what may be tried again is retriable (`registry_http`).
-- Calls block, for at most `timeout_s` an address; safe from several threads.
+- Calls block, for at most `timeout_s` an address; safe from several threads, which ask once for the
+  same answer and wait for no other (`turns`).
 
 Shell: HTTP, threads, the clock.
 """
@@ -24,6 +25,7 @@ from urllib.parse import quote
 
 from kohort.errors import ConfigError, SchemaRegistryError
 from kohort.serdes.registry_http import RegistryHttp, is_absent, misread
+from kohort.serdes.turns import Turns
 
 if TYPE_CHECKING:
     import ssl
@@ -85,8 +87,7 @@ class SchemaRegistry:
         self._token, self._timeout_s = token, timeout_s
         self._tls, self._max = tls, cached_max
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        """One request at a time: callers that waited for the same answer find it."""
+        self._turns = Turns()
         self._cache: OrderedDict[Any, Any] = OrderedDict()
         self._refusals: OrderedDict[Any, _Refusal] = OrderedDict()
 
@@ -168,7 +169,7 @@ class SchemaRegistry:
         known = self._known(key)
         if known is not None:
             return known
-        with self._asking:
+        with self._turns.of(key):
             known = self._known(key)
             if known is not None:
                 return known
