@@ -301,6 +301,30 @@ def test_an_issuer_that_refuses(
     assert len(issuer.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("lasts_s", "ends_ms"),
+    [
+        (b"3599", 3_600_000),
+        (b'"3599"', 3_600_000),  # Azure AD v1
+        (b"0.5", 1_500),
+        (b"Infinity", None),
+        (b"NaN", None),
+        (b"1e308", None),
+        (b"1" + b"0" * 400, None),
+        (b'"' + b"9" * 5_000 + b'"', None),
+        (b'"soon"', None),
+        (b"true", None),
+        (b"null", None),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_how_long_a_token_lasts(issuer: Issuer, lasts_s: bytes, ends_ms: int | None) -> None:
+    """Where the answer does not say, each connection asks for a token of its own."""
+    issuer.answer = (200, b'{"access_token": "t", "expires_in": ' + lasts_s + b"}")
+    found = fetch_token(issuer.url, "me", "hidden", None, None, 100_000, 1_000)
+    assert found == Token("t", ends_ms, "me")
+
+
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://example.com/", "ftp://x/", "x", ""])
 def test_only_https_is_asked(url: str) -> None:
     with pytest.raises(ConfigError, match="https"):

@@ -11,6 +11,7 @@ Shell: HTTP.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from base64 import b64encode
 from http.client import HTTPException
@@ -26,6 +27,8 @@ from kohort.sasl import OAUTHBEARER
 from kohort.sasl.oauthbearer import Token
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
+_DIGITS: Final = re.compile(r"[0-9]{1,12}")
+_LASTS_S_MAX: Final = 10**12
 _SETTING: Final = "sasl_oauthbearer_token_endpoint_url"
 
 
@@ -83,10 +86,17 @@ def _token_of(body: bytes, client_id: str, url: str, now_ms: int) -> Token:
     value, lasts_s = document.get("access_token"), document.get("expires_in")
     if not isinstance(value, str) or not value:
         raise _refused(client_id, f"{url} answers without an access_token")
-    ends_ms = None
-    if isinstance(lasts_s, int | float) and not isinstance(lasts_s, bool):
-        ends_ms = now_ms + int(lasts_s * 1_000)
-    return Token(value, ends_ms, client_id)
+    lasts_ms = _milliseconds(lasts_s)
+    return Token(value, None if lasts_ms is None else now_ms + lasts_ms, client_id)
+
+
+def _milliseconds(seconds: object) -> int | None:
+    """A number of seconds, which Azure AD v1 writes as text; None for what is none."""
+    if isinstance(seconds, str) and _DIGITS.fullmatch(seconds):
+        seconds = int(seconds)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return int(seconds * 1_000) if 0 <= seconds <= _LASTS_S_MAX else None
 
 
 def _refused(client_id: str, reason: str) -> AuthenticationError:
