@@ -301,6 +301,27 @@ def test_an_issuer_that_refuses(
     assert len(issuer.asked) == 1
 
 
+def test_extensions_are_sent_with_the_token(issuer: Issuer) -> None:
+    issuer.answer = (200, b'{"access_token": "t"}')
+    loop, found = StoppedLoop(), list[Any]()
+    credentials = Credentials(
+        AdminConfig.from_mapping(
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": issuer.url,
+                "sasl.oauthbearer.client.id": "me",
+                "sasl.oauthbearer.client.secret": "hidden",
+                "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool=2",
+            }
+        )
+    )
+    credentials.begin(loop, found.append)  # type: ignore[arg-type]
+    loop.fetched()
+    sent = found[0].first().decode().strip("\x01").split("\x01")
+    assert sent == ["n,,", "auth=Bearer t", "logicalCluster=lkc-1", "identityPoolId=pool=2"]
+
+
 @pytest.mark.parametrize(
     ("lasts_s", "ends_ms"),
     [

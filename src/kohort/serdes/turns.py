@@ -28,7 +28,7 @@ class _Turn:
 
 
 class Turns:
-    """One caller at a time for each key. Holds only keys that somebody asks for."""
+    """One caller at a time for each key. Holds only keys that are asked for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.common.security_config import SecurityConfig
 from kohort.errors import AuthenticationError, ConnectionFailedError, KohortError
+from kohort.lean import replace
 from kohort.net import Loop
 from kohort.sasl import OAUTHBEARER, PLAIN
 from kohort.sasl.mechanism import ClientExchange
@@ -132,7 +133,7 @@ class Credentials:
             return _token_of(provider())
         from kohort.client.cluster.oidc import fetch_token
 
-        return fetch_token(
+        token = fetch_token(
             config.sasl_oauthbearer_token_endpoint_url or "",
             config.sasl_oauthbearer_client_id or "",
             config.sasl_oauthbearer_client_secret or "",
@@ -141,6 +142,8 @@ class Credentials:
             config.sasl_login_connect_timeout_ms,
             now_ms,
         )
+        pairs = (each.partition("=") for each in config.sasl_oauthbearer_extensions)
+        return replace(token, extensions={name: value for name, _, value in pairs})
 
     def _got(self, loop: Loop, outcome: Token | KohortError) -> None:
         from kohort.sasl.oauthbearer import OAuthBearerClient
