@@ -177,6 +177,20 @@ def test_an_unknown_schema_may_become_known(
     assert ask(asks) == Schema('"int"')
 
 
+def test_only_a_version_that_is_not_there_was_deleted(fake: Registry) -> None:
+    """Other refusals are raised: a version that is left out would be evolution that is not seen."""
+    for text in ('"long"', '"float"'):
+        fake.add("s", {"schema": text})
+    fake.lacks = {"/subjects/s/versions/2"}
+    asks = client(fake.url)
+    assert asks.versions("s") == [1, 3]
+    latest = OK + b"\r\n" + b'{"version": 3}'
+    for refusal in (b"HTTP/1.1 401 No\r\n\r\n", OK + b"\r\n{}", b"HTTP/1.1 422 No\r\n\r\n"):
+        fake.raw = [latest, refusal]
+        with pytest.raises(SchemaRegistryError):
+            client(fake.url).versions("s")
+
+
 @contextmanager
 def silent() -> Iterator[tuple[str, SimpleQueue[socket.socket]]]:
     """A registry that takes connections and says nothing; its address, and the connections."""

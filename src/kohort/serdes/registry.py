@@ -133,7 +133,9 @@ class SchemaRegistry:
         """Whether a version is there: single ones may have been deleted."""
         try:
             self.by_version(subject, version)
-        except SchemaRegistryError:
+        except SchemaRegistryError as error:
+            if not is_absent(error):
+                raise
             return False
         return True
 
