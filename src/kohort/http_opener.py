@@ -8,6 +8,7 @@ Shell: HTTP.
 
 from __future__ import annotations
 
+from http.client import HTTPResponse, IncompleteRead
 from typing import TYPE_CHECKING
 from urllib.request import (
     HTTPDefaultErrorHandler,
@@ -41,3 +42,22 @@ def http_opener(context: ssl.SSLContext | None = None) -> OpenerDirector:
     ):
         opener.add_handler(handler)
     return opener
+
+
+def body_of(answer: HTTPResponse, bytes_max: int) -> bytes:
+    """The body of an answer.
+
+    Args:
+        answer: what was opened.
+        bytes_max: where reading ends.
+
+    Returns:
+        The body; one byte more than `bytes_max` where it is longer.
+
+    Raises:
+        IncompleteRead: the answer is cut off; `read` with a limit keeps silent about most of these.
+    """
+    data = answer.read(bytes_max + 1)
+    if answer.length and len(data) <= bytes_max:
+        raise IncompleteRead(data, answer.length)
+    return data

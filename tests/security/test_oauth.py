@@ -346,6 +346,23 @@ def test_how_long_a_token_lasts(issuer: Issuer, lasts_s: bytes, ends_ms: int | N
     assert found == Token("t", ends_ms, "me")
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"access',
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+        b"HTTP/1.1 408 Request Timeout\r\n\r\n",
+        b"",
+    ],
+    ids=["length", "chunk", "408", "nothing"],
+)
+def test_an_answer_that_is_cut_off_may_be_tried_again(issuer: Issuer, raw: bytes) -> None:
+    """A refusal would end the client."""
+    issuer.answer = (0, raw)
+    with pytest.raises(ConnectionFailedError):
+        fetch_token(issuer.url, "me", "hidden", None, None, 100_000, 0)
+
+
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://example.com/", "ftp://x/", "x", ""])
 def test_only_https_is_asked(url: str) -> None:
     with pytest.raises(ConfigError, match="https"):

@@ -24,7 +24,7 @@ from urllib.error import HTTPError
 from urllib.request import Request
 
 from kohort.errors import ConfigError, ConnectionFailedError, KohortError, SchemaRegistryError
-from kohort.http_opener import http_opener
+from kohort.http_opener import body_of, http_opener
 
 if TYPE_CHECKING:
     import ssl
@@ -105,8 +105,7 @@ class RegistryHttp:
             request.add_header("Authorization", authorization)
         try:
             with self._opener.open(request, timeout=self._timeout_s) as response:
-                data = response.read(_ANSWER_BYTES_MAX + 1)
-                missing = response.length  # of its Content-Length, which `read` does not check
+                data = body_of(response, _ANSWER_BYTES_MAX)
         except HTTPError as error:
             with error:
                 raise _refusal(base, path, error) from None
@@ -114,8 +113,6 @@ class RegistryHttp:
             raise ConnectionFailedError(f"{getattr(error, 'reason', error)}") from None
         except HTTPException as error:
             raise ConnectionFailedError(f"its answer is no HTTP or cut off: {error!r}") from None
-        if missing and len(data) <= _ANSWER_BYTES_MAX:
-            raise ConnectionFailedError(f"its answer is cut off {missing} bytes before its end")
         return _parsed(path, data)
 
     def _bearer(self) -> str:

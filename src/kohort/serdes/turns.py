@@ -11,7 +11,7 @@ Shell: threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable
 from contextlib import contextmanager
 from copy import copy
 
@@ -35,7 +35,7 @@ class Turns:
         self._turns: dict[Hashable, _Turn] = {}
 
     @contextmanager
-    def of(self, key: Hashable) -> Iterator[None]:
+    def of(self, key: Hashable) -> Generator[None]:
         """Have the turn of a key for a `with` statement.
 
         Args:

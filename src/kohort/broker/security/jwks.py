@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from kohort.broker.base.security_config import BrokerSecurity, is_loopback
 from kohort.errors import ConfigError, KohortError
-from kohort.http_opener import http_opener
+from kohort.http_opener import body_of, http_opener
 from kohort.sasl.tokens import SignedTokens, TokenRules, verify_unsecured
 
 log = logging.getLogger("kohort.broker")
@@ -107,7 +107,7 @@ def _read(url: str) -> dict[str, Any]:
             parts.scheme == "http" and parts.hostname is not None and is_loopback(parts.hostname)
         ):
             with http_opener().open(url, timeout=_TIMEOUT_S) as answer:
-                data = answer.read(_MAX_BYTES)
+                data = body_of(answer, _MAX_BYTES)
         else:
             raise ConfigError(
                 f"{_SETTING}={url}: it must begin with https:// (http:// on this machine only) "

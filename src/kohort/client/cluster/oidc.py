@@ -22,7 +22,7 @@ from urllib.request import Request
 
 from kohort.client.common.security_config import require_safe_url
 from kohort.errors import AuthenticationError, ConnectionFailedError
-from kohort.http_opener import http_opener
+from kohort.http_opener import body_of, http_opener
 from kohort.sasl import OAUTHBEARER
 from kohort.sasl.oauthbearer import Token
 
@@ -58,10 +58,10 @@ def fetch_token(
     )
     try:
         with http_opener(_believed(ca_file)).open(request, timeout=timeout_ms / 1_000) as answer:
-            body = answer.read(_MAX_ANSWER_BYTES)
+            body = body_of(answer, _MAX_ANSWER_BYTES)
     except HTTPError as error:
         error.close()
-        if error.code >= 500 or error.code == 429:
+        if error.code >= 500 or error.code in (408, 429):
             raise ConnectionFailedError(f"{url} answers {error.code}; it may be down") from None
         raise _refused(client_id, f"{url} answers {error.code}") from None
     except (URLError, OSError, HTTPException) as error:
