@@ -200,7 +200,7 @@ def test_a_token_is_used_until_it_ends_while_no_new_one_can_be_got(
     first = b"first\x01\x01"
     assert [login(at) for at in (0, 79_999, 80_001, 89_000, 95_000)] == [first] * 5
     assert asked == [0, 80_001, 95_000]  # for ten seconds after a failure it is not asked again
-    assert caplog.text.count("no new one can be got") == 2
+    assert caplog.text.count("no new token can be got") == 2
     assert "hidden-token" not in caplog.text
     assert isinstance(login(99_500), ConnectionFailedError)  # it could end on the way
     assert login(99_600) == b"second\x01\x01"

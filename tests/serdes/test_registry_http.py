@@ -98,9 +98,10 @@ def test_a_token_that_cannot_be_got_is_no_fault_of_the_schema(
     assert fake.asked == []
 
 
-def test_a_token_that_no_header_may_have_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="characters") as caught:
-        client("http://host:8081", token="hidden\n")
+@pytest.mark.parametrize("token", ["hidden\n", b"hidden", ""], ids=repr)
+def test_a_token_that_no_header_may_have_is_refused_at_once(token: Any) -> None:
+    with pytest.raises(ConfigError, match="the token for the schema registry") as caught:
+        client("http://host:8081", token=token)
     assert "hidden" not in str(caught.value)
 
 
@@ -115,6 +116,21 @@ def test_a_redirect_is_not_followed(fake: Registry) -> None:
         assert (other.asked, other.authorization) == ([], [])
     assert caught.value.retriable
     assert "hidden" not in str(caught.value)
+
+
+def test_what_is_no_fault_of_the_schema_is_asked_for_again_soon(
+    fake: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1_000.0]
+    monkeypatch.setattr("kohort.serdes.registry.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    asks = client(fake.url)
+    fake.raw = [OK + b"\r\n{}"]
+    for wait_s in (0.0, 0.9):
+        now_s[0] += wait_s
+        with pytest.raises(SchemaRegistryError, match="no schema registry"):
+            asks.by_id(1)
+    now_s[0] += 0.2
+    assert asks.by_id(1) == Schema('"int"')
 
 
 @pytest.mark.parametrize("to", [b"", b"Location: http://[\r\n", b"Location: /login\r\n"])
@@ -253,6 +269,8 @@ def test_who_waits_for_the_same_request_shares_its_failure() -> None:
         "http://ann:secret,word@host:8081",
         "http://ann:secret@[host:8081",
         "http://host:8081,http://ann:secret@",
+        "http://ann:12/secret@host:8081",
+        "http://ann:12#secret@host:8081",
     ],
 )
 def test_a_mistyped_address_does_not_show_its_password(url: str) -> None:

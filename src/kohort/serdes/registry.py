@@ -2,9 +2,9 @@
 
 Rules:
 - A registry's answer about an id never changes, so it is kept (`cached_max` of them, the least used
-  goes). A refusal is kept for `_RETRY_S`.
-- An unknown id or version may become known: registries follow one another. For `_RETRY_S` it is
-  retriable, and asked for again after `_SOON_S`.
+  goes). A refusal is kept for `_RETRY_S`, a retriable one for `_SOON_S`.
+- An unknown id or version may become known, since registries follow one another: for `_RETRY_S` it
+  is retriable.
 - Several addresses are tried in turn; what may be tried again is retriable (`registry_http`).
 - Calls block, for at most `timeout_s` an address; safe from several threads, which ask once for the
   same answer and wait for no other (`turns`).
@@ -208,7 +208,7 @@ class SchemaRegistry:
                 since_s = before.since_s
             comes = key[0] == _FOLLOWED and is_absent(error) and now_s < since_s + _RETRY_S
             error.retriable = error.retriable or comes
-            until_s = now_s + (_SOON_S if comes else _RETRY_S)
+            until_s = now_s + (_SOON_S if error.retriable else _RETRY_S)
             self._refusals[key] = _Refusal(copy(error), since_s, until_s)
             while len(self._refusals) > self._max:
                 self._refusals.popitem(last=False)

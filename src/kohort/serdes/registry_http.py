@@ -54,7 +54,8 @@ class RegistryHttp:
         tls: ssl.SSLContext | None,
     ) -> None:
         self._bases = _addresses(url)
-        if isinstance(token, str) and (wrong := _wrong_token(token)):
+        fixed = token is not None and not callable(token)
+        if fixed and (wrong := _wrong_token(token)):
             raise ConfigError(f"the token for the schema registry {wrong}; check it")
         self._token, self._timeout_s = token, timeout_s
         self._opener = http_opener(tls)
@@ -184,7 +185,7 @@ def _addresses(url: str) -> list[tuple[str, str]]:
             shown = "" if "@" in url else f" ({part!r})"  # it may have a password
             raise ConfigError(
                 f"address {number} of the schema registry{shown} is none; write http://host:8081, "
-                "and signs within a password as %2C"
+                "and a password with its commas, slashes and the like as %2C, %2F"
             )
         found.append(address)
     if not found:
@@ -199,6 +200,8 @@ def _address(url: str) -> tuple[str, str] | None:
     except ValueError:
         return None
     if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    if "@" in parts.path + parts.query + parts.fragment:  # a password was taken for a path
         return None
     if parts.username is None:
         return url.rstrip("/"), ""

@@ -160,7 +160,7 @@ class Credentials:
             ready(outcome if isinstance(outcome, KohortError) else OAuthBearerClient(outcome))
 
     def _held(self, error: KohortError, now_ms: int) -> Token | KohortError:
-        """The token of before while it lasts; the error of its renewal when there is none."""
+        """The old token while it lasts; the error of its renewal when there is none."""
         token = self._token
         if token is None or token.expires_ms is None or token.expires_ms - now_ms <= _LOGIN_MS:
             return error
@@ -169,7 +169,7 @@ class Credentials:
         import logging  # here, because making a client must not pay for it
 
         logging.getLogger("kohort.client").warning(
-            "the token of before is used for at most %d s more, since no new one can be got: %s",
+            "no new token can be got; the old one is used for at most %d s more: %s",
             left_ms // 1_000,
             error,
         )
