@@ -78,5 +78,8 @@ def test_what_does_not_fit_is_said(client: SchemaRegistry) -> None:
             serde.serialize(topic, value)
     with pytest.raises(DeserializationError, match=r"no message \[9\]"):
         serde.deserialize("p", b"\0\0\0\0\x03\x02\x12")
+    for negative in (b"\x02\x01", b"\x04\x00\x01"):
+        with pytest.raises(DeserializationError, match=r"no message .*-1"):
+            serde.deserialize("p", b"\0\0\0\0\x03" + negative)
     with pytest.raises(SchemaRegistryError):
         serde.serialize("unknown", {})

@@ -128,7 +128,7 @@ def message_class(
     file = _add(registry, schema, "", pool, 0)
     messages = list(file.message_types_by_name.values())
     for depth, index in enumerate(indexes):
-        if index >= len(messages):
+        if not 0 <= index < len(messages):
             raise DeserializationError(f"its file has no message {list(indexes[: depth + 1])}")
         if depth + 1 < len(indexes):
             messages = list(messages[index].nested_types)

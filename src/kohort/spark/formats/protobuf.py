@@ -30,6 +30,7 @@ from kohort.serdes.protobuf import (
     with_descriptor,
 )
 from kohort.serdes.registry import SchemaRegistry
+from kohort.serdes.registry_http import is_absent
 from kohort.spark.formats.decoded import Decoded, isolate, messages, spread
 from kohort.spark.formats.options import Format
 from kohort.spark.formats.types import TIMESTAMP, list_of
@@ -136,7 +137,7 @@ class Places:
         try:
             schema = with_descriptor(self._registry, schema_id)
         except SchemaRegistryError as error:
-            if error.retriable:  # credentials: no value is at fault
+            if error.retriable and not is_absent(error):  # credentials: no value is at fault
                 raise
             return f"schema {schema_id}: {error}"
         if schema.kind != PROTOBUF:
