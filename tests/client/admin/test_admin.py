@@ -322,6 +322,70 @@ def test_a_controller_that_has_moved_is_looked_for(broker):
         assert admin.create_topics(["t"], timeout_s=PATIENCE_S)["t"].partition_count == 1
 
 
+def test_topics_are_deleted_by_the_controller(broker):
+    """Before KRaft no other broker deletes them, or forwards."""
+    new = ScriptedBroker(broker.cluster, 1)
+    broker.cluster.controller_id = 1
+    names = [f"t{number}" for number in range(5)]
+    broker.cluster.topics.update((name, {0: (0, 1)}) for name in names)
+    for each in (broker, new):
+        code = 0 if each is new else 41  # NOT_CONTROLLER
+        each.answers["DeleteTopicsRequest"] = lambda r, call, code=code: DeleteTopicsResponse(
+            responses=[DeletableTopicResult(name=t.name, error_code=code) for t in r.topics]
+        )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        for name in names:
+            admin.delete_topics([name], timeout_s=PATIENCE_S)
+    assert not broker.of("DeleteTopicsRequest")
+    assert len(new.of("DeleteTopicsRequest")) == 5
+
+
+def test_a_mutation_that_the_broker_did_not_end_in_time_is_not_repeated(broker):
+    """It goes on: a repetition would call what it has done an error."""
+    codes = [7, 3]  # REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION
+    broker.cluster.topics["t"] = {0: (0, 1)}
+    broker.answers["DeleteTopicsRequest"] = lambda r, call: DeleteTopicsResponse(
+        responses=[DeletableTopicResult(name="t", error_code=codes.pop(0))]
+    )
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[  # THROTTLING_QUOTA_EXCEEDED: this one alone would be asked for again
+            CreatableTopicResult(name="a", error_code=89),
+            CreatableTopicResult(name="b", error_code=7),
+        ]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        with pytest.raises(BrokerError, match=r"'t'.* may still carry it out") as raised:
+            admin.delete_topics(["t"], timeout_s=PATIENCE_S)
+        assert raised.value.code == 7
+        with pytest.raises(BrokerError, match=r"REQUEST_TIMED_OUT .*'b'.*'a' THROTTLING"):
+            admin.create_topics(["a", "b"], timeout_s=PATIENCE_S)
+    assert len(broker.of("DeleteTopicsRequest")) == 1
+    assert len(broker.of("CreateTopicsRequest")) == 1
+
+
+def test_a_broker_ends_a_change_before_the_caller_gives_up(broker):
+    """An answer that is too late would be a lost one."""
+    tp = TopicPartition("t", 0)
+    broker.cluster.topics["t"] = {0: (0, 1)}
+    kinds = ("CreateTopics", "CreatePartitions", "DeleteTopics", "DeleteRecords", "ElectLeaders")
+    for kind in kinds:
+        broker.answers[f"{kind}Request"] = lambda r, call: CLOSE
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        for change in (
+            lambda: admin.create_topics(["u"], timeout_s=1),
+            lambda: admin.create_partitions({"t": 2}, timeout_s=1),
+            lambda: admin.delete_topics(["t"], timeout_s=1),
+            lambda: admin.elect_leaders([tp], timeout_s=1),
+            lambda: admin.delete_records({tp: -1}, timeout_s=1),
+        ):
+            with pytest.raises((ConnectionFailedError, KafkaTimeoutError)):
+                change()
+    for kind in kinds:
+        waits = [request.timeout_ms for request in broker.of(f"{kind}Request")]
+        assert waits, kind
+        assert all(0 < ms < 1_000 for ms in waits), kind
+
+
 def dead_controller(broker: ScriptedBroker, answers: float) -> None:
     """So many answers name node 9 the controller, where nobody listens; the next the broker."""
     given: list[None] = []

@@ -125,7 +125,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         def attempt() -> dict[str, TopicListing]:
             request = CreateTopicsRequest(
                 topics=[_creatable(topic) for topic in new_topics if topic.name not in created],
-                timeout_ms=self.config.request_timeout_ms,
+                timeout_ms=self._broker_wait_ms(deadline_ms),
                 validate_only=validate_only,
             )
             answer = self._on_controller(CreateTopicsResponse, request, deadline_ms)
@@ -144,20 +144,19 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
     def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete topics with their records. Raises BrokerError when one was refused."""
         topics, deadline_ms = arguments.names(names, "delete_topics"), self._deadline(timeout_s)
-        wait_ms = self.config.request_timeout_ms
         deleted: set[str] = set()
 
         def build(version: int) -> Message:
             left = [name for name in topics if name not in deleted]
+            wait_ms = self._broker_wait_ms(deadline_ms)
             if version >= 6:  # KIP-516
                 states = [DeleteTopicState(name=name) for name in left]
                 return DeleteTopicsRequest(topics=states, timeout_ms=wait_ms)
             return DeleteTopicsRequest(topic_names=left, timeout_ms=wait_ms)
 
         def attempt() -> None:
-            answer = self._ask(
-                DeleteTopicsResponse, ANY, Versioned(DeleteTopicsRequest, build), deadline_ms
-            )
+            request = Versioned(DeleteTopicsRequest, build)
+            answer = self._on_controller(DeleteTopicsResponse, request, deadline_ms)
             deleted.update(t.name or "" for t in answer.responses if not t.error_code)
             raise_failed(
                 "deleting topic",
@@ -189,7 +188,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                     for name, count in counts.items()
                     if name not in grown
                 ],
-                timeout_ms=self.config.request_timeout_ms,
+                timeout_ms=self._broker_wait_ms(deadline_ms),
             )
             answer = self._on_controller(CreatePartitionsResponse, request, deadline_ms)
             grown.update(t.name for t in answer.results if not t.error_code)
@@ -363,7 +362,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                         DeleteRecordsPartition(partition_index=tp.partition, offset=firsts[tp])
                     )
                 requests[node_id] = DeleteRecordsRequest(
-                    topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
+                    topics=list(topics.values()), timeout_ms=self._broker_wait_ms(deadline_ms)
                 )
             failed: dict[str, tuple[int, str | None]] = {}
             for _, answer in self._answers(DeleteRecordsResponse, requests, deadline_ms):
@@ -404,7 +403,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         def attempt() -> None:
             left = [tp for tp in times if tp not in offsets]
             requests: dict[int, Message | Versioned] = {
-                node_id: _list_offsets(tps, times, isolation, self.config.request_timeout_ms)
+                node_id: _list_offsets(tps, times, isolation, self._broker_wait_ms(deadline_ms))
                 for node_id, tps in self._leaders(left, deadline_ms, partial=partial).items()
             }
             failed: dict[str, tuple[int, str | None]] = {}

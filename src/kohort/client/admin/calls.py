@@ -4,7 +4,8 @@ Rules:
 - Requests run on the network thread; the caller waits for futures.
 - Errors that Kafka calls retriable are tried again with a back-off until the call's time is over;
   then the last error is raised. Mutations are retried only when the broker has refused them, or
-  when they never left this client, never when an answer is lost: they might be carried out twice.
+  when they never left this client, never when an answer is lost or says that the broker's wait was
+  too short: they might be carried out twice.
 
 Shell: threads (waiting), randomness (jitter).
 """
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
 from kohort.client.cluster.credentials import Credentials
@@ -47,6 +48,8 @@ from kohort.wire.messages.find_coordinator_response import FindCoordinatorRespon
 if TYPE_CHECKING:
     from kohort.client.common.typed_settings import AdminSettings
 
+_ANSWER_MS: Final = 1_000
+_TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -161,12 +164,21 @@ class AdminCalls(Observed):
             wait_ms = round(arguments.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
         return self._now_ms() + wait_ms
 
+    def _wait_ms(self, deadline_ms: int) -> int:
+        """How long one request may take."""
+        return max(1, min(self.config.request_timeout_ms, deadline_ms - self._now_ms()))
+
+    def _broker_wait_ms(self, deadline_ms: int) -> int:
+        """How long the broker may take, so that its answer comes before this client gives up."""
+        wait_ms = self._wait_ms(deadline_ms)
+        return max(1, wait_ms - min(_ANSWER_MS, wait_ms // 10))
+
     def _start(
         self, target: int, message: Message | Versioned, deadline_ms: int
     ) -> Future[Message]:
         self._check()
         future: Future[Message] = Future()
-        wait_ms = max(1, min(self.config.request_timeout_ms, deadline_ms - self._now_ms()))
+        wait_ms = self._wait_ms(deadline_ms)
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, KohortError):
@@ -264,6 +276,8 @@ class AdminCalls(Observed):
                     error, lost = raised.error, False
                 if isinstance(error, BrokerError) and error.code == ErrorCode.NOT_CONTROLLER:
                     self._thread.call(self._cluster.refresh_soon)
+                if mutates and isinstance(error, BrokerError) and error.code == _TIMED_OUT:
+                    raise _unfinished(error) from error.__cause__
                 if not error.retriable or (mutates and lost):
                     raise error from error.__cause__
                 wait_ms = backoff.failed()
@@ -337,6 +351,12 @@ class AdminCalls(Observed):
         return by_node
 
 
+def _unfinished(error: BrokerError) -> BrokerError:
+    """The broker waited no longer for a change that is under way."""
+    advice = "the broker may still carry it out: look before you repeat it"
+    return type(error)(error.code, f"{error.detail}; {advice}")
+
+
 def each_of(
     what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
 ) -> dict[str, T]:
@@ -379,11 +399,14 @@ def raise_failed(
     failed: Mapping[str, tuple[int, str | None]],
     kind: type[BrokerError] = BrokerError,
 ) -> None:
-    """Raise one error for the objects whose code is not 0; it names them all."""
+    """Raise one error for the objects whose code is not 0; it names them all.
+
+    One that the broker has not ended comes first: `_until` must not ask for it again.
+    """
     bad = {name: error for name, error in failed.items() if error[0]}
     if not bad:
         return
-    name, (code, text) = next(iter(bad.items()))
+    name, (code, text) = min(bad.items(), key=lambda item: item[1][0] != _TIMED_OUT)
     message = f"{what} {name!r}{': ' + text if text else ''}"
     del bad[name]
     message += _others({n: ErrorCode.name_of(c) for n, (c, _) in bad.items()}, len(failed))

@@ -481,7 +481,7 @@ class AdminCluster(AdminCalls):
 
         def build(version: int) -> Message:
             request = elected.ElectLeadersRequest(
-                topic_partitions=partition_lists, timeout_ms=self.config.request_timeout_ms
+                topic_partitions=partition_lists, timeout_ms=self._broker_wait_ms(deadline_ms)
             )
             if version >= _CODES_FROM:
                 request.election_type = _UNCLEAN if kind == "unclean" else _PREFERRED
