@@ -357,6 +357,18 @@ def _unfinished(error: BrokerError) -> BrokerError:
     return type(error)(error.code, f"{error.detail}; {advice}")
 
 
+def as_they_end(started: Mapping[int, Future[T]]) -> Iterator[tuple[int, Future[T]]]:
+    """Each request when its answer or error is there, whichever is first."""
+    waiting = dict(started)
+    while waiting:
+        one = Future[None]()
+        for future in waiting.values():
+            future.add_done_callback(lambda _, one=one: one.set_result(None))
+        one.wait()
+        for node_id in [n for n, future in waiting.items() if future.done]:
+            yield node_id, waiting.pop(node_id)
+
+
 def each_of(
     what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
 ) -> dict[str, T]:
