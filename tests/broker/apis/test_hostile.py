@@ -144,7 +144,7 @@ def harness() -> Harness:
 def test_unknown_partitions_are_told_from_the_others_in_one_pass(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4,000 of each took a broker 20 s, in which it served nobody."""
+    """4,000 of each took a broker 20 s, in which it served no other request."""
     compared: list[object] = []
 
     def counted(one: object, other: object) -> bool:

@@ -21,6 +21,7 @@ from kohort import (
     Producer,
     TopicPartition,
 )
+from kohort.client.admin.types import ProducerDescription
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -47,6 +48,11 @@ from tests.patience import PATIENCE_S, until
 def cluster():
     with Cluster() as cluster:
         yield cluster
+
+
+OPEN = ProducerDescription(
+    1, 0, last_sequence=0, last_timestamp_ms=0, coordinator_epoch=0, transaction_start_offset=0
+)
 
 
 class Awaiting:
@@ -109,18 +115,31 @@ def test_errors_name_every_object_that_failed(admin, topic):
     assert topic in str(caught.value)
     assert "1 of 2" in str(caught.value) or caught.value.code == 36
     soon(lambda: "fresh" in {t.name for t in admin.list_topics()})
+    missing = TopicPartition("missing", 0)
     for call in (
         lambda: admin.describe_topics(["missing"]),
         lambda: admin.delete_topics(["missing"]),
         lambda: admin.create_partitions({"missing": 4}),
         lambda: admin.describe_configs("missing"),
         lambda: admin.alter_configs("missing", {"retention.ms": "1"}),
-        lambda: admin.list_offsets({TopicPartition("missing", 0): "latest"}),
+        lambda: admin.list_offsets({missing: "latest"}),
+        lambda: admin.delete_records({missing: 1}),
+        lambda: admin.describe_producers([missing]),
+        lambda: admin.abort_transaction(missing, OPEN),
+        lambda: admin.elect_leaders([missing]),
     ):
         with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             call()
-    with pytest.raises(UsageError, match="no partition 9"):
-        admin.list_offsets({TopicPartition(topic, 9): "latest"})
+    beyond = TopicPartition(topic, 9)
+    for call in (
+        lambda: admin.list_offsets({beyond: "latest"}),
+        lambda: admin.delete_records({beyond: 1}),
+        lambda: admin.describe_producers([beyond]),
+        lambda: admin.abort_transaction(beyond, OPEN),
+        lambda: admin.elect_leaders([beyond]),
+    ):
+        with pytest.raises(UsageError, match="no partition 9"):
+            call()
 
 
 def test_partial_offsets_leave_out_what_is_not_there(admin, cluster, topic):

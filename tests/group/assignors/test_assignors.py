@@ -112,7 +112,7 @@ def test_range_puts_partitions_where_their_replicas_are() -> None:
 
 
 def test_a_member_that_says_an_empty_rack_says_none() -> None:
-    """librdkafka writes `client.rack=""` where nobody set it; Java counts it as no rack."""
+    """librdkafka writes `client.rack=""` by default; Java counts it as no rack."""
     racks = tuple(frozenset([rack]) for rack in ("b", "a", "b", "a"))
     members = {
         m: decode_subscription(m, encode_subscription(frozenset("t"), None, {}, -1, rack))

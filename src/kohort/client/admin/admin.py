@@ -77,8 +77,7 @@ from kohort.wire.messages.list_offsets_request import (
     ListOffsetsTopic,
 )
 from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
-from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
-from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
+from kohort.wire.messages.metadata_response import MetadataResponseTopic
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -228,30 +227,6 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             return {name: _description(name, topics[name]) for name in topic_names}
         return {name: pages[name] for name in topic_names}
 
-    def _topics(
-        self, names: Iterable[str] | None, deadline_ms: int
-    ) -> dict[str, MetadataResponseTopic]:
-        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-
-        def build(version: int) -> Message:
-            topics = [] if requested is None and version == 0 else requested
-            # Before v4 the broker alone decides whether asking creates a topic.
-            return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
-
-        answer = self._until(
-            deadline_ms,
-            lambda: self._ask(
-                MetadataResponse, ANY, Versioned(MetadataRequest, build), deadline_ms
-            ),
-        )
-        return {t.name: t for t in answer.topics if t.name is not None}
-
-    def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
-        """The topics' metadata; raises BrokerError when one does not exist."""
-        topics = self._topics(names, deadline_ms)
-        raise_failed("topic", {name: (t.error_code, None) for name, t in topics.items()})
-        return topics
-
     # -- configurations
 
     def describe_configs(
@@ -374,6 +349,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                         failed[str(tp)] = (p.error_code, None)
             raise_failed("deleting records of", failed)
 
+        self._check_partitions(firsts, deadline_ms)
         self._until(deadline_ms, attempt)
         return low
 
@@ -418,7 +394,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
         try:
             if not partial:
-                self._checked({tp.topic for tp in times}, deadline_ms)
+                self._check_partitions(times, deadline_ms)
             self._until(deadline_ms, attempt)
         except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
             if not partial:

@@ -44,6 +44,8 @@ from kohort.errors import (
 )
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
 
 if TYPE_CHECKING:
     from kohort.client.common.typed_settings import AdminSettings
@@ -255,6 +257,46 @@ class AdminCalls(Observed):
         finally:
             with self._needed_lock:
                 self._needed_topics -= Counter(topics)
+
+    # -- what there is
+
+    def _topics(
+        self, names: Iterable[str] | None, deadline_ms: int
+    ) -> dict[str, MetadataResponseTopic]:
+        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+
+        def build(version: int) -> Message:
+            topics = [] if requested is None and version == 0 else requested
+            # Before v4 the broker alone decides whether asking creates a topic.
+            return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
+
+        answer = self._until(
+            deadline_ms,
+            lambda: self._ask(
+                MetadataResponse, ANY, Versioned(MetadataRequest, build), deadline_ms
+            ),
+        )
+        return {t.name: t for t in answer.topics if t.name is not None}
+
+    def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
+        """The topics' metadata; raises BrokerError when one does not exist."""
+        topics = self._topics(names, deadline_ms)
+        raise_failed("topic", {name: (t.error_code, None) for name, t in topics.items()})
+        return topics
+
+    def _check_partitions(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> None:
+        """Raises BrokerError when a topic does not exist, UsageError when a partition does not.
+
+        Such an error is retriable in Kafka's table, but waiting does not correct a name.
+        """
+        tps = list(partitions)
+        if not tps:
+            return
+        topics = self._checked({tp.topic for tp in tps}, deadline_ms)
+        known = {(name, p.partition_index) for name, t in topics.items() for p in t.partitions}
+        for tp in tps:
+            if tp not in known:
+                raise UsageError(f"topic {tp.topic!r} has no partition {tp.partition}")
 
     # -- again
 
