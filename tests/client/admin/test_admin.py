@@ -39,6 +39,14 @@ from kohort.wire.messages.delete_groups_response import DeletableGroupResult, De
 from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
 from kohort.wire.messages.metadata_response import MetadataResponseBroker
+from kohort.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
 from tests.client.scripted import CLOSE, ScriptedBroker
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S, until
@@ -460,6 +468,38 @@ def test_a_lost_answer_about_the_coordinator_keeps_no_change_from_being_made(bro
         admin.delete_groups(["g"], timeout_s=PATIENCE_S)
     assert not lost
     assert len(broker.of("DeleteGroupsRequest")) == 1
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_an_offset_that_may_not_be_read_is_not_one_that_is_not_there(broker, version):
+    """KIP-709 changes where the answer has it. Of all offsets, brokers name the readable ones."""
+    place = Coordinator(key="g", node_id=0, host="127.0.0.1", port=broker.port)
+    broker.versions[9] = (0, version)  # OffsetFetch
+    codes = [(0, 5, 0), (1, -1, 29), (2, -1, 0), (3, -1, 3)]  # TOPIC_AUTHORIZATION_FAILED, UNKNOWN
+    broker.answers["FindCoordinatorRequest"] = lambda r, call: FindCoordinatorResponse(
+        coordinators=[place]
+    )
+
+    def answer(request, call):
+        facts = [
+            {"partition_index": n, "committed_offset": offset, "metadata": "", "error_code": code}
+            for n, offset, code in codes
+        ]
+        if version < 8:
+            old = [OffsetFetchResponsePartition(**each) for each in facts]
+            return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=old)])
+        parts = [OffsetFetchResponsePartitions(**each) for each in facts]
+        topics = [OffsetFetchResponseTopics(name="t", partitions=parts)]
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=topics)])
+
+    broker.answers["OffsetFetchRequest"] = answer
+    tps = [TopicPartition("t", n) for n, *_ in codes]
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        with pytest.raises(GroupError, match=r"TOPIC_AUTHORIZATION_FAILED .*'g'.*'t-1'"):
+            admin.list_group_offsets("g", tps)
+        assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(5)}
+        codes[1] = (1, 6, 0)
+        assert set(admin.list_group_offsets("g", tps)) == set(tps[:2])
 
 
 def test_only_what_was_throttled_is_asked_for_again(broker):
