@@ -1,8 +1,9 @@
 """`Admin.survey_groups`: every group with members and offsets, in a few requests for each broker.
 
 Rules:
-- Each broker lists the groups that it coordinates, so no coordinator is looked up. All are asked at
-  once and those that answer are gone through first: one that hangs takes no time from the others.
+- Each broker lists the groups that it coordinates, so no coordinator is looked up.
+- All brokers are asked for their lists at once, and looked at in the order of their answers: one
+  that hangs costs the others no time.
 - Share groups and streams groups are listed, and not looked at.
 - A broker that does not answer costs its own groups alone; they are named in `unreachable`. A group
   that its broker refuses to describe is listed with the error.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kohort.client.admin.calls import AdminCalls
+from kohort.client.admin.calls import AdminCalls, as_they_end
 from kohort.client.admin.group_descriptions import DEAD, classic_group, consumer_group
 from kohort.client.admin.types import (
     GroupDescription,
@@ -23,7 +24,6 @@ from kohort.client.admin.types import (
 )
 from kohort.client.cluster.client import Versioned
 from kohort.client.cluster.metadata import Node
-from kohort.client.common.future import Future
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import ErrorCode, KohortError, UnsupportedVersionError
 from kohort.lean import quick
@@ -67,11 +67,12 @@ class AdminSurvey(AdminCalls):
         nodes = self._refresh(deadline_ms).nodes
         unreachable: dict[int, str] = {}
         groups: dict[str, SurveyedGroup] = {}
-        lists = {n: self._start(n, ListGroupsRequest(), deadline_ms) for n in nodes}
-        while lists:
-            node_id = _first_done(lists)
+        started = {n: self._start(n, ListGroupsRequest(), deadline_ms) for n in nodes}
+        for node_id, future in as_they_end(started):
             try:
-                surveyed = self._survey_node(nodes[node_id], lists.pop(node_id), deadline_ms)
+                answer = future.result()
+                assert isinstance(answer, ListGroupsResponse)
+                surveyed = self._survey_node(nodes[node_id], answer, deadline_ms)
             except KohortError as error:
                 unreachable[node_id] = str(error)
             else:
@@ -79,10 +80,8 @@ class AdminSurvey(AdminCalls):
         return GroupsSurvey(dict(sorted(groups.items())), dict(sorted(unreachable.items())))
 
     def _survey_node(
-        self, node: Node, listing: Future[Message], deadline_ms: int
+        self, node: Node, answer: ListGroupsResponse, deadline_ms: int
     ) -> list[SurveyedGroup]:
-        answer = listing.result()
-        assert isinstance(answer, ListGroupsResponse)
         if answer.error_code:
             raise KohortError(
                 f"broker {node.node_id} lists no groups: {ErrorCode.name_of(answer.error_code)}"
@@ -190,14 +189,6 @@ class AdminSurvey(AdminCalls):
             errors[name] = ErrorCode.name_of(answer.error_code)
             return {}
         return _committed(answer.topics)
-
-
-def _first_done(futures: Mapping[int, Future[Message]]) -> int:
-    """The node that has answered, or failed, first."""
-    first: Future[int] = Future()
-    for node_id, future in futures.items():
-        future.add_done_callback(lambda _, node_id=node_id: first.set_result(node_id))
-    return first.result()
 
 
 def _committed(
