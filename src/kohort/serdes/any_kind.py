@@ -11,6 +11,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -142,34 +143,67 @@ def _add(registry: SchemaRegistry, schema: Schema, name: str, pool: Any, depth: 
     file = descriptor_of(schema)
     if file is None:
         raise DeserializationError("its registry gives the source of a Protobuf schema only")
-    for imported in file.dependency:
-        if imported.startswith("google/protobuf/"):
-            add_well_known(imported, pool)
     for reference in schema.references:
         below = registry.by_version(reference.subject, reference.version)
         if descriptor_of(below) is None:
             below = registry.by_version(reference.subject, reference.version, serialized=True)
         _add(registry, below, reference.name, pool, depth + 1)
     file.name = name or file.name or "schema.proto"
+    if not _has(pool, file.name):
+        add_file(file, pool, _well_known)
+    return pool.FindFileByName(file.name)
+
+
+def _well_known(name: str, importer: str) -> Any:
+    file = well_known(name)
+    if file is None:
+        raise DeserializationError(f"{importer} imports {name}, which is not there")
+    return file
+
+
+def add_file(file: Any, pool: Any, find: Callable[[str, str], Any]) -> None:
+    """Add a file to a pool, and first what it imports and the pool lacks.
+
+    A pool refuses a second file of a name that differs from its first: what it has is left alone.
+
+    Args:
+        find: the file that another one imports, of (its name, the other's name).
+
+    Raises DeserializationError when the file does not build, and what `find` raises.
+    """
+    for imported in file.dependency:
+        if not _has(pool, imported):
+            add_file(find(imported, file.name), pool, find)
     try:
-        return pool.FindFileByName(file.name)
-    except KeyError:
         pool.Add(file)
-        return pool.FindFileByName(file.name)
+    except TypeError as error:
+        raise DeserializationError(f"{file.name}: {error}") from error
 
 
-def add_well_known(name: str, pool: Any) -> None:
-    """Google's own files, which no registry holds."""
+def well_known(name: str) -> Any | None:
+    """One of Google's own files, which no registry holds, as the installed library has it."""
     import importlib
 
     from google.protobuf import descriptor_pb2
 
-    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    if not _GOOGLES.fullmatch(name):
+        return None
+    try:
+        module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    except ImportError:
+        return None
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
-    for imported in file.dependency:
-        add_well_known(imported, pool)
-    pool.Add(file)
+    return file
+
+
+def _has(pool: Any, name: str) -> bool:
+    try:
+        pool.FindFileByName(name)
+    except KeyError:
+        return False
+    return True
 
 
 _DEPTH_MAX = 32
+_GOOGLES = re.compile(r"google/protobuf/[\w/]+\.proto")

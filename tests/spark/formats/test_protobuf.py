@@ -7,6 +7,7 @@ import pickle
 import struct
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -246,3 +247,63 @@ def test_a_message_that_holds_itself_has_bytes_below() -> None:
     inner = tree(below=tree())
     decoded = reading.decode(pa.array([tree(below=inner).SerializeToString()], pa.binary()))
     assert decoded.values.to_pylist() == [{"below": inner.SerializeToString()}]
+
+
+def from_the_library(name: str) -> Any:
+    """One of Google's own files, as the installed library has it."""
+    file = descriptor_pb2.FileDescriptorProto()
+    import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(file)
+    return file
+
+
+def from_another_release(name: str) -> Any:
+    """One of Google's own files, with the options that an older release has."""
+    file = from_the_library(name)
+    file.options.go_package = f"github.com/golang/protobuf/ptypes/{name}"
+    return file
+
+
+def importing(*names: str) -> Any:
+    """The orders' file with more imports."""
+    file = orders()
+    file.dependency.extend(names)
+    return file
+
+
+STAMPS = from_another_release("timestamp")
+API = "google/protobuf/api.proto"
+OTHER = descriptor_pb2.FileDescriptorProto(name="other.proto", dependency=[API])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (STAMPS, orders()),
+        (STAMPS, orders(), STAMPS, orders()),
+        (STAMPS, importing(API)),
+        (STAMPS, OTHER, from_another_release("any"), importing("other.proto")),
+        (STAMPS, from_another_release("any"), importing(API)),
+    ],
+    ids=["whole", "twice", "one lacking", "out of order", "one lacking above"],
+)
+def test_googles_files_may_be_those_of_another_release(files: tuple[Any, ...]) -> None:
+    """The set's own count, on the driver and on executors; what it lacks is the library's."""
+    order = message(orders(), ORDER)(id=7)
+    order.at.FromDatetime(datetime(2026, 1, 2))  # noqa: DTZ001 - it is in UTC
+    reading = decoder(text(*files), ORDER)
+    for each in (reading, pickle.loads(pickle.dumps(reading))):
+        decoded = each.decode(pa.array([order.SerializeToString()], pa.binary()))
+        assert decoded.errors is None
+        assert decoded.values.field("id").to_pylist() == [7]
+        assert decoded.values.field("at").to_pylist() == [datetime(2026, 1, 2, tzinfo=UTC)]
+
+
+def test_a_set_that_lacks_an_import_is_refused_by_the_names_of_both() -> None:
+    for lacking in ("google/type/date.proto", "google/protobuf/nowhere.proto"):
+        with pytest.raises(ConfigError, match=f"orders.proto imports {lacking}"):
+            decoder(text(STAMPS, importing(lacking)), ORDER)
+
+
+def test_two_files_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"two files called orders\.proto"):
+        decoder(text(orders(newer=True), orders()), ORDER)

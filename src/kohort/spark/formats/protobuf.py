@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kohort.errors import ConfigError, DeserializationError, SchemaRegistryError
-from kohort.serdes.any_kind import add_well_known, message_class
+from kohort.serdes.any_kind import add_file, message_class, well_known
 from kohort.serdes.protobuf import (
     PROTOBUF,
     descriptor_of,
@@ -171,8 +171,8 @@ def _last(files: list[bytes]) -> Any:
     name = descriptor_pb2.FileDescriptorProto.FromString(files[-1]).name
     try:
         return _pool(files).FindFileByName(name)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the descriptor set lacks what {name} imports: {error}") from error
+    except DeserializationError as error:
+        raise ConfigError(f"the descriptor set does not build: {error}") from error
 
 
 def _named(file: Any, name: str | None) -> Any:
@@ -196,24 +196,41 @@ def _files(file: Any) -> list[bytes]:
     found: dict[str, bytes] = {}
 
     def add(each: Any) -> None:
-        for imported in each.dependencies:
-            add(imported)
-        found[each.name] = each.serialized_pb
+        if each.name not in found:
+            for imported in each.dependencies:
+                add(imported)
+            found[each.name] = each.serialized_pb
 
     add(file)
     return list(found.values())
 
 
 def _pool(files: list[bytes]) -> Any:
+    """A pool of these files. Google's own are those of the library only where the files lack them:
+    it may be another release of them, on an executor too.
+
+    Raises DeserializationError when they import what is not there.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
+    left: dict[str, Any] = {}
     for data in files:
         file = descriptor_pb2.FileDescriptorProto.FromString(data)
-        for imported in file.dependency:
-            if imported.startswith("google/protobuf/"):
-                add_well_known(imported, pool)
-        pool.Add(file)
+        if left.setdefault(file.name, file) != file:
+            raise DeserializationError(f"it has two files called {file.name}")
+
+    def find(name: str, importer: str) -> Any:
+        file = left.pop(name, None) or well_known(name)
+        if file is None:
+            raise DeserializationError(
+                f"{importer} imports {name}, which it lacks (protoc --include_imports adds it)"
+            )
+        return file
+
+    while left:
+        _, file = left.popitem()
+        add_file(file, pool, find)
     return pool
 
 
