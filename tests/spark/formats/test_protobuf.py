@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import struct
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib import import_module
 from typing import Any
@@ -307,3 +307,32 @@ def test_a_set_that_lacks_an_import_is_refused_by_the_names_of_both() -> None:
 def test_two_files_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"two files called orders\.proto"):
         decoder(text(orders(newer=True), orders()), ORDER)
+
+
+def test_a_descriptor_set_beside_a_registry_says_the_columns() -> None:
+    """A schema whose imports the registry does not give is read by a set that has them."""
+    dates = descriptor_pb2.FileDescriptorProto(name="google/type/date.proto", package="google.type")
+    dates.message_type.add(name="Date")
+    for name in ("year", "month", "day"):
+        field(dates.message_type[0], name, "int32")
+    file = importing("google/type/date.proto")
+    field(file.message_type[0], "day", "message", type_name=".google.type.Date")
+    with running() as registry:
+        registry.add(
+            "t-value",
+            {
+                "schemaType": "PROTOBUF",
+                "schema": base64.b64encode(file.SerializeToString()).decode(),
+            },
+        )
+        at = {"registry": registry.url, "subject": "t-value"}
+        why = r"^subject t-value: orders\.proto imports google/type/date\.proto, .*valueSchema"
+        with pytest.raises(ConfigError, match=why):
+            decoder(None, **at)
+        reading = decoder(text(STAMPS, dates, file), **at)
+        data = struct.pack(">bI", 0, 1) + b"\0" + b"\x08\x07\x12\x07\x08\xea\x0f\x10\x01\x18\x02"
+        decoded = reading.decode(pa.array([data], pa.binary()))
+        assert decoded.errors is None
+        assert decoded.values.to_pylist() == [{"n": 7, "day": date(2026, 1, 2)}]
+        # Without a subject too: no schema is asked for.
+        assert decoder(text(STAMPS, dates, file), registry=registry.url).type == reading.type

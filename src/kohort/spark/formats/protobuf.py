@@ -90,7 +90,7 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
     _installed()
     from google.protobuf import descriptor_pool
 
-    if registry is None:
+    if format_.schema is not None or registry is None:
         file = _last(_of_text(format_))
     else:
         assert format_.subject is not None, "the options refuse it"
@@ -106,7 +106,10 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
                 schema = registry.by_id(newest, serialized=True)
             first = message_class(registry, schema, (0,), descriptor_pool.DescriptorPool())
         except DeserializationError as error:
-            raise ConfigError(f"subject {format_.subject}: {error}") from error
+            raise ConfigError(
+                f"subject {format_.subject}: {error}; or give {format_.part}Schema, a descriptor "
+                "set (protoc --include_imports --descriptor_set_out), beside the registry"
+            ) from error
         file = first.DESCRIPTOR.file
     return _named(file, format_.message)
 
