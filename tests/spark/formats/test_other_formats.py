@@ -211,3 +211,16 @@ def test_the_error_of_a_change_names_debeziums_setting(
 def test_other_errors_of_a_change_name_no_setting(value: bytes) -> None:
     [error] = known(decoded_changes("day DATE, price DECIMAL(10,2)", value).errors).to_pylist()
     assert "Debezium" not in error
+
+
+@pytest.mark.parametrize("format_", ["json", "debezium"])
+@pytest.mark.parametrize(
+    "ddl", ["{}", "a STRUCT<b: {}>", "a ARRAY<{}>", "a MAP<STRING, {}>"], ids=["", "in", "of", "by"]
+)
+def test_json_has_no_intervals(format_: str, ddl: str) -> None:
+    from kohort.spark.formats import Format, decoder_of
+
+    interval = "INTERVAL DAY TO SECOND"
+    schema = ddl.format(interval) if "a " in ddl else f"a {interval}"
+    with pytest.raises(ConfigError, match=r"a.*: JSON has no intervals: .*BIGINT or STRING"):
+        decoder_of(Format("value", format_, schema))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import struct
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from importlib import import_module
 from typing import Any
@@ -336,3 +336,91 @@ def test_a_descriptor_set_beside_a_registry_says_the_columns() -> None:
         assert decoded.values.to_pylist() == [{"n": 7, "day": date(2026, 1, 2)}]
         # Without a subject too: no schema is asked for.
         assert decoder(text(STAMPS, dates, file), registry=registry.url).type == reading.type
+
+
+def spans() -> tuple[Any, Any]:
+    """A file of Google's times of the day, and one that has them and durations everywhere."""
+    day = descriptor_pb2.FileDescriptorProto(
+        name="google/type/timeofday.proto", package="google.type"
+    )
+    day.message_type.add(name="TimeOfDay")
+    for name in ("hours", "minutes", "seconds", "nanos"):
+        field(day.message_type[0], name, "int32")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="spans.proto",
+        package="s",
+        syntax="proto3",
+        dependency=["google/protobuf/duration.proto", day.name],
+    )
+    span = file.message_type.add(name="Span")
+    for entry, kind in (
+        ("BreaksEntry", ".google.protobuf.Duration"),
+        ("OpensEntry", ".google.type.TimeOfDay"),
+    ):
+        made = span.nested_type.add(name=entry)
+        made.options.map_entry = True
+        field(made, "key", "string")
+        field(made, "value", "message", type_name=kind)
+    field(span, "long", "message", type_name=".google.protobuf.Duration")
+    field(span, "longs", "message", type_name=".google.protobuf.Duration", repeated=True)
+    field(span, "breaks", "message", type_name=".s.Span.BreaksEntry", repeated=True)
+    field(span, "at", "message", type_name=".google.type.TimeOfDay")
+    field(span, "ats", "message", type_name=".google.type.TimeOfDay", repeated=True)
+    field(span, "opens", "message", type_name=".s.Span.OpensEntry", repeated=True)
+    around = file.message_type.add(name="Around")
+    field(around, "span", "message", type_name=".s.Span")
+    return day, file
+
+
+def test_durations_are_intervals_and_times_of_the_day_microseconds() -> None:
+    from google.protobuf import descriptor_pool, message_factory
+
+    from kohort.spark.formats import ddl_of, parse_schema
+
+    day, file = spans()
+    reading = decoder(text(day, file), "s.Around")
+    ddl = (
+        "`span`: STRUCT<`long`: INTERVAL DAY TO SECOND, `longs`: ARRAY<INTERVAL DAY TO SECOND>, "
+        "`breaks`: MAP<STRING, INTERVAL DAY TO SECOND>, `at`: BIGINT, `ats`: ARRAY<BIGINT>, "
+        "`opens`: MAP<STRING, BIGINT>>"
+    )
+    assert ddl_of(reading.type) == f"STRUCT<{ddl}>"
+    assert parse_schema(ddl) == reading.type
+    pool = descriptor_pool.DescriptorPool()
+    for each in (from_the_library("duration"), day, file):
+        pool.Add(each)
+    around: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("s.Around"))()
+    span = around.span
+    span.long.FromTimedelta(timedelta(seconds=-1, microseconds=-500_000))
+    span.longs.add(seconds=315_576_000_000)  # the longest: 10,000 years
+    span.longs.add(nanos=1_999)
+    span.breaks["a"].seconds = 60
+    span.at.hours, span.at.minutes, span.at.seconds, span.at.nanos = 23, 59, 59, 999_999_999
+    span.ats.add()
+    span.opens["b"].hours = 9
+    data = [around.SerializeToString(), type(around)(span={}).SerializeToString(), b""]
+    decoded = reading.decode(pa.array(data, pa.binary()))
+    assert decoded.errors is None
+    assert decoded.values.to_pylist() == [
+        {
+            "span": {
+                "long": timedelta(seconds=-1.5),
+                "longs": [timedelta(seconds=315_576_000_000), timedelta(microseconds=1)],
+                "breaks": [("a", timedelta(minutes=1))],
+                "at": 86_399_999_999,
+                "ats": [0],
+                "opens": [("b", 9 * 3_600_000_000)],
+            }
+        },
+        {
+            "span": {
+                "long": None,
+                "longs": [],
+                "breaks": [],
+                "at": None,
+                "ats": [],
+                "opens": [],
+            }
+        },
+        {"span": None},
+    ]

@@ -54,7 +54,8 @@ class JsonDecoder:
         unknown: of fields that the struct does not have: `ignore` leaves them out, `fail` makes
             them the record's error, `rescue` collects them as JSON text.
 
-    Raises ConfigError for a type that JSON is not read as (a map whose keys are not text).
+    Raises ConfigError for a type that JSON is not read as (an interval, a map whose keys are not
+    text).
     """
 
     def __init__(self, type_: pa.StructType, unknown: str = IGNORE) -> None:
@@ -240,6 +241,8 @@ def _stored(type_: pa.DataType, at: str) -> pa.DataType:
     if pa.types.is_list(type_):
         field = type_.value_field
         return pa.list_(pa.field(field.name, _stored(field.type, at)))
+    if pa.types.is_duration(type_):
+        raise ConfigError(f"{at}: JSON has no intervals: read it as BIGINT or STRING")
     if pa.types.is_temporal(type_) or pa.types.is_binary(type_):
         return pa.string()
     return type_

@@ -4,8 +4,9 @@ Rules (spec 6.6):
 - A message is read by one descriptor, whichever version of its schema it was written with: fields
   meet by number. A field that it lacks has Protobuf's default, or is null where its presence is
   known; a field that the descriptor lacks is read over.
-- Types are those of Spark: an enum is a STRING, unsigned numbers are as wide as they need. A field
-  whose message holds itself is BINARY, the bytes of that message.
+- Types are those of Spark: an enum is a STRING, unsigned numbers are as wide as they need, a
+  duration is an INTERVAL, a time of the day its microseconds. A field whose message holds itself
+  is BINARY, the bytes of that message.
 - A registry that holds the source of a schema is asked for its descriptor.
 """
 
@@ -34,9 +35,10 @@ from kohort.spark.formats.decoded import Decoded, isolate, messages, spread
 from kohort.spark.formats.options import Format
 from kohort.spark.formats.types import TIMESTAMP, list_of
 
-_WIDER: Final = {
+_OTHERS: Final = {  # of the types that Spark lacks
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.time64("us"): pa.int64(),
 }
 _PLACES_MAX: Final = 1_000
 
@@ -241,6 +243,8 @@ def _handler(message: Any) -> Any:
     ptars = _installed()
     config = ptars.PtarsConfig(
         timestamp_unit="us",
+        duration_unit="us",
+        time_unit="us",
         list_value_name="element",
         list_value_nullable=True,
         map_value_nullable=True,
@@ -266,4 +270,4 @@ def _spark_type(type_: pa.DataType) -> pa.DataType:
         return list_of(_spark_type(type_.value_type))
     if pa.types.is_map(type_):
         return pa.map_(_spark_type(type_.key_type), _spark_type(type_.item_type))
-    return TIMESTAMP if pa.types.is_timestamp(type_) else _WIDER.get(type_, type_)
+    return TIMESTAMP if pa.types.is_timestamp(type_) else _OTHERS.get(type_, type_)
