@@ -4,8 +4,9 @@ Rules (spec 6.6):
 - A message is read by one descriptor, whichever version of its schema it was written with: fields
   meet by number. A field that it lacks has Protobuf's default, or is null where its presence is
   known; a field that the descriptor lacks is read over.
-- Types are those of Spark: an enum is a STRING, unsigned numbers are as wide as they need. A field
-  whose message holds itself is BINARY, the bytes of that message.
+- Types are those of Spark: an enum is a STRING, unsigned numbers are as wide as they need, a
+  duration is an INTERVAL, a time of the day its microseconds. A field whose message holds itself
+  is BINARY, the bytes of that message.
 - A registry that holds the source of a schema is asked for its descriptor.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kohort.errors import ConfigError, DeserializationError, SchemaRegistryError
-from kohort.serdes.any_kind import add_well_known, message_class
+from kohort.serdes.any_kind import add_file, message_class, well_known
 from kohort.serdes.protobuf import (
     PROTOBUF,
     descriptor_of,
@@ -35,9 +36,10 @@ from kohort.spark.formats.decoded import Decoded, isolate, messages, spread
 from kohort.spark.formats.options import Format
 from kohort.spark.formats.types import TIMESTAMP, list_of
 
-_WIDER: Final = {
+_OTHERS: Final = {  # of the types that Spark lacks
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.time64("us"): pa.int64(),
 }
 _PLACES_MAX: Final = 1_000
 
@@ -91,7 +93,7 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
     _installed()
     from google.protobuf import descriptor_pool
 
-    if registry is None:
+    if format_.schema is not None or registry is None:
         file = _last(_of_text(format_))
     else:
         assert format_.subject is not None, "the options refuse it"
@@ -107,7 +109,10 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
                 schema = registry.by_id(newest, serialized=True)
             first = message_class(registry, schema, (0,), descriptor_pool.DescriptorPool())
         except DeserializationError as error:
-            raise ConfigError(f"subject {format_.subject}: {error}") from error
+            raise ConfigError(
+                f"subject {format_.subject}: {error}; or give {format_.part}Schema, a descriptor "
+                "set (protoc --include_imports --descriptor_set_out), beside the registry"
+            ) from error
         file = first.DESCRIPTOR.file
     return _named(file, format_.message)
 
@@ -172,8 +177,8 @@ def _last(files: list[bytes]) -> Any:
     name = descriptor_pb2.FileDescriptorProto.FromString(files[-1]).name
     try:
         return _pool(files).FindFileByName(name)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the descriptor set lacks what {name} imports: {error}") from error
+    except DeserializationError as error:
+        raise ConfigError(f"the descriptor set does not build: {error}") from error
 
 
 def _named(file: Any, name: str | None) -> Any:
@@ -197,24 +202,41 @@ def _files(file: Any) -> list[bytes]:
     found: dict[str, bytes] = {}
 
     def add(each: Any) -> None:
-        for imported in each.dependencies:
-            add(imported)
-        found[each.name] = each.serialized_pb
+        if each.name not in found:
+            for imported in each.dependencies:
+                add(imported)
+            found[each.name] = each.serialized_pb
 
     add(file)
     return list(found.values())
 
 
 def _pool(files: list[bytes]) -> Any:
+    """A pool of these files. Google's own are those of the library only where the files lack them:
+    it may be another release of them, on an executor too.
+
+    Raises DeserializationError when they import what is not there.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
+    left: dict[str, Any] = {}
     for data in files:
         file = descriptor_pb2.FileDescriptorProto.FromString(data)
-        for imported in file.dependency:
-            if imported.startswith("google/protobuf/"):
-                add_well_known(imported, pool)
-        pool.Add(file)
+        if left.setdefault(file.name, file) != file:
+            raise DeserializationError(f"it has two files called {file.name}")
+
+    def find(name: str, importer: str) -> Any:
+        file = left.pop(name, None) or well_known(name)
+        if file is None:
+            raise DeserializationError(
+                f"{importer} imports {name}, which it lacks (protoc --include_imports adds it)"
+            )
+        return file
+
+    while left:
+        _, file = left.popitem()
+        add_file(file, pool, find)
     return pool
 
 
@@ -222,6 +244,8 @@ def _handler(message: Any) -> Any:
     ptars = _installed()
     config = ptars.PtarsConfig(
         timestamp_unit="us",
+        duration_unit="us",
+        time_unit="us",
         list_value_name="element",
         list_value_nullable=True,
         map_value_nullable=True,
@@ -247,4 +271,4 @@ def _spark_type(type_: pa.DataType) -> pa.DataType:
         return list_of(_spark_type(type_.value_type))
     if pa.types.is_map(type_):
         return pa.map_(_spark_type(type_.key_type), _spark_type(type_.item_type))
-    return TIMESTAMP if pa.types.is_timestamp(type_) else _WIDER.get(type_, type_)
+    return TIMESTAMP if pa.types.is_timestamp(type_) else _OTHERS.get(type_, type_)
