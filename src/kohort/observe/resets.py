@@ -102,7 +102,7 @@ def targets(
 def again_and_skipped(old: int, new: int, first: int, end: int) -> tuple[int, int]:
     """What a new committed offset makes of the records in the log.
 
-    An old offset outside the log counts as the nearest one in it: no record is beyond.
+    An offset outside the log counts as the nearest one in it: no record is beyond.
 
     Args:
         old: the committed offset until now.
@@ -113,8 +113,8 @@ def again_and_skipped(old: int, new: int, first: int, end: int) -> tuple[int, in
     Returns:
         How many are read once more, and how many never.
     """
-    at = min(max(first, old), end)
-    return max(0, at - new), max(0, new - at)
+    source, target = (min(max(first, at), end) for at in (old, new))
+    return max(0, source - target), max(0, target - source)
 
 
 def place_exactly(tp: TopicPartition, offset: int, first: int, end: int) -> int:
