@@ -244,6 +244,32 @@ def test_a_crash_at_every_step_with_a_store(tmp_path: Path) -> None:
     assert len(paths) > 20
 
 
+@pytest.mark.parametrize("topic", ["orders", re.compile("orders")])
+def test_a_store_of_an_earlier_run_is_refused(
+    kafka_app: Callable[..., AppHarness], tmp_path: Path, topic: Any
+) -> None:
+    """Its progress is ahead of the topics, which are new: the second run handled nothing."""
+    app = App("billing", exactly_once=f"sqlite:///{tmp_path}/app.db")
+    app.handler(topic)(lambda record: None)
+    kafka_app(app).close()  # nothing was done
+    first = kafka_app(app)
+    first.send("orders", b"1")
+    first.run()
+    assert first.committed("orders") == {0: 1}
+    with pytest.raises(UsageError, match=r"group billing \(orders-0 .* offset 1\)"):
+        kafka_app(app)
+
+
+def test_two_harnesses_with_one_store(kafka_app: Callable[..., AppHarness], tmp_path: Path) -> None:
+    """The second takes the partitions over; the first did nothing any more."""
+    app = App("billing", exactly_once=f"sqlite:///{tmp_path}/app.db")
+    app.handler("orders")(lambda record: None)
+    first, _ = kafka_app(app), kafka_app(app)
+    first.send("orders", b"1")
+    with pytest.raises(UsageError, match=r"group billing: another harness .* orders-0"):
+        first.run()
+
+
 def test_a_crash_forgets_what_was_in_memory(kafka_app: Callable[..., AppHarness]) -> None:
     app, done = App("billing", retries="none"), list[bytes]()
     app.handler("orders")(lambda record: done.append(record.value))

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, Self, TypeVar, cast
@@ -44,6 +44,8 @@ from kohort.records import Record
 from kohort.retry.classify import Failure
 from kohort.retry.handling import set_up
 from kohort.retry.headers import Header, RetryHeaders, parse
+from kohort.retry.progress import NOWHERE
+from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.testing.journey import Attempt, as_svg, as_text
 from kohort.testing.memory_topics import MemoryProducer, MemoryTopics, TopicPartition
@@ -86,12 +88,13 @@ class AppHarness:
     """Runs an `App` without a broker. A context manager, which closes the app's store.
 
     Args:
-        app: with its handlers. It is not changed, and `app.run` is not called.
+        app: with its handlers. It is not changed, and `app.run` is not called. Its store, if it has
+            one, must be without progress of its group.
         partitions: of every topic.
         start: the time of day at which the harness begins.
         crash_at: crash at this step (see `steps`), once; None: nowhere.
 
-    Raises UsageError for an app without a handler.
+    Raises UsageError for an app without a handler, and for a store that an earlier run has used.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class AppHarness:
             self._lookups = ThreadLookups(url)
             with contextlib.closing(open_store(url)) as store:
                 set_up(store, self._parts.setups)
+                _refuse_progress(store, app.group)
         invoker = Invoker(self._parts.specs, self._lookups)
         names = sorted({route.pool for route in self._parts.routes.every})
         self._pools = [InlinePool(name, invoker) for name in names]
@@ -476,6 +480,8 @@ class AppHarness:
             verdict = put(batch, MEMBER)
         else:
             verdict = self._store_all(batch)
+        if verdict.fenced:
+            raise UsageError(_taken_over(self._app.group, verdict.fenced))
         if verdict.error is not None:
             engine.transaction_aborted(verdict, self.now_ms)
             # Something else is settled now, as in the runner; any other error is one for later.
@@ -527,6 +533,31 @@ def _names(items: Sequence[Item]) -> str:
     first = items[0].record
     more = f" and {len(items) - 1} more" if len(items) > 1 else ""
     return f"{first.topic}/{first.partition}/{first.offset}{more}"
+
+
+def _refuse_progress(store: Store, group: str) -> None:
+    """Topics are new in each harness: below older progress all their records count as done."""
+    done = store.query(
+        "SELECT topic, partition, next_offset FROM kohort_progress "
+        "WHERE pipeline = ? AND next_offset <> ? ORDER BY topic, partition",
+        (group, NOWHERE),
+    )
+    if done:
+        topic, partition, next_offset = done[0]
+        raise UsageError(
+            f"the store has the progress of an earlier run of group {group} "
+            f"({topic}-{partition} is done up to offset {next_offset}), and the topics of this "
+            "harness are new: their first records would count as done. Give each harness a fresh "
+            "store"
+        )
+
+
+def _taken_over(group: str, partitions: Iterable[TopicPartition]) -> str:
+    names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
+    return (
+        f"group {group}: another harness or program has taken over {names} in the store, so "
+        "nothing of this harness is committed any more. Give each harness a fresh store"
+    )
 
 
 class Crashing(Protocol):
