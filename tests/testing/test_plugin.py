@@ -100,6 +100,40 @@ def test_the_fixtures(tmp_path: Path):
     assert "9 passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_topic_that_a_group_has_committed_to_is_deleted(tmp_path: Path):
+    done = run(
+        tmp_path,
+        """
+        import pytest
+        from kohort import Consumer, Producer
+
+        topics = []
+
+        @pytest.mark.parametrize("again", [False, True])
+        def test_it(kafka_cluster, kafka_topic, again):
+            assert len(topics) == again
+            for topic in topics:
+                with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
+                    kafka_cluster.leader_of(topic, 0)
+            topics.append(kafka_topic)
+            with Producer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
+                producer.send(kafka_topic, b"v").result(60)
+            with Consumer(
+                bootstrap_servers=kafka_cluster.bootstrap,
+                group_id="g",
+                auto_offset_reset="earliest",
+            ) as consumer:
+                consumer.subscribe([kafka_topic])
+                while not consumer.poll(1):
+                    pass
+                consumer.commit()
+            if again:
+                kafka_cluster.delete_topic(kafka_topic)
+        """,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_defect_in_an_answering_function_fails_its_test(tmp_path: Path):
     done = run(
         tmp_path,

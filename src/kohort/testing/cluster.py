@@ -325,7 +325,9 @@ class Cluster:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises BrokerError, as UNKNOWN_TOPIC_OR_PARTITION."""
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)])
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name)], timeout_ms=int(_ANSWER_S * 1000)
+        )
         result = self.request(request, DeleteTopicsResponse).responses[0]
         if result.error_code:
             raise BrokerError(result.error_code, result.error_message or name)
