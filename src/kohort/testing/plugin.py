@@ -12,7 +12,8 @@ Rules:
 - pytest loads it with every run where Kohort is installed, so it imports nothing of Kohort before a
   fixture is used.
 - One cluster of a shape serves all tests that ask for that shape. What a test did to it is undone
-  after the test: its faults are cleared, its requests forgotten, nodes that it stopped run again.
+  after the test: its faults are cleared, its requests forgotten, nodes that it stopped run again,
+  and a broker whose time it advanced or whose settings it changed is restarted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from kohort.broker import Broker
     from kohort.processing.app import App
     from kohort.spark.pipeline import Pipeline
     from kohort.testing.app_harness import AppHarness
@@ -146,9 +148,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _heal(cluster: Cluster) -> None:
-    if not cluster.is_running:
+    """Undo what a test did. Raises what functions of its faults have raised."""
+    try:
+        cluster.faults.clear()
+    finally:
+        _restore(cluster)
+        cluster.requests.clear()
+
+
+def _restore(cluster: Cluster) -> None:
+    """Its first settings, real time, and all nodes."""
+    first = cluster.first_config.replace(port=cluster.config.port)
+    if not cluster.is_running or cluster.config != first or _has_jumped(cluster.broker):
+        cluster.stop()
+        cluster.config = first
         cluster.start()
     for node in set(cluster.nodes) - set(cluster.running):
         cluster.restart_node(node)
-    cluster.requests.clear()
-    cluster.faults.clear()
+
+
+def _has_jumped(broker: Broker) -> bool:
+    from kohort.testing.clock import JumpingBroker
+
+    return isinstance(broker, JumpingBroker) and broker.has_jumped
