@@ -134,6 +134,54 @@ def test_a_topic_that_a_group_has_committed_to_is_deleted(tmp_path: Path):
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_cluster_is_there_for_the_whole_session(tmp_path: Path):
+    """One for each shape, in any order of the tests. Each change of shape made a new one."""
+    done = run(
+        tmp_path,
+        """
+        import pytest
+
+        plain, pairs, small = set(), set(), set()
+        pair = pytest.mark.kafka(nodes=2)
+
+        def test_plain(kafka_cluster):
+            plain.add(kafka_cluster)
+
+        @pair
+        def test_pair(kafka_cluster):
+            pairs.add(kafka_cluster)
+
+        @pytest.mark.kafka(users={"alice": "secret"}, message_max_bytes=5000, partitions=2)
+        def test_small(kafka_cluster):
+            small.add(kafka_cluster)
+
+        def test_plain_again(kafka_cluster):
+            plain.add(kafka_cluster)
+
+        @pair
+        def test_pair_again(kafka_cluster):
+            pairs.add(kafka_cluster)
+
+        @pytest.mark.kafka(message_max_bytes=5000, users={"alice": "secret"})
+        class TestSmall:
+            def test_again(self, kafka_cluster):
+                small.add(kafka_cluster)
+
+        def test_all(request):
+            assert len(plain) == len(pairs) == len(small) == 1
+            assert len(plain | pairs | small) == 3
+            assert all(cluster.is_running for cluster in plain | pairs | small)
+
+        @pytest.fixture(scope="session", autouse=True)
+        def ended():
+            yield
+            assert not any(cluster.is_running for cluster in plain | pairs | small)
+        """,
+    )
+    assert "7 passed" in done.stdout, done.stdout + done.stderr
+    assert "error" not in done.stdout, done.stdout
+
+
 def test_time_and_settings_are_those_of_the_start_again(tmp_path: Path):
     done = run(
         tmp_path,
