@@ -409,3 +409,64 @@ def test_a_crash_before_a_new_topic_is_read(kafka_app: Callable[..., AppHarness]
     for harness in crash_everywhere(make, whole):
         assert harness.records("done")
         assert harness.committed("events.a") == {0: len(harness.records("events.a"))}
+
+
+def open_for_bills(story: list[str], fails_at: str = "") -> App:
+    """A coroutine handler that needs what a lifespan opens."""
+    app, sessions = App("billing", retries="none"), list[str]()
+
+    @app.lifespan
+    async def outer():
+        try:
+            yield
+        finally:
+            story.append("given back")
+
+    @app.lifespan
+    async def session():
+        if fails_at == "start":
+            raise OSError("no such host")
+        sessions[:] = ["session"]
+        story.append("opened")
+        yield
+        if fails_at == "end":
+            raise OSError("could not flush")
+        story.append("closed")
+
+    @app.handler("orders")
+    async def bill(record):
+        story.append(sessions[0])
+
+    return app
+
+
+def test_lifespans_are_open_while_handlers_run() -> None:
+    """As in an app, before the first record and to the end. Handlers found nothing open."""
+    story: list[str] = []
+    with AppHarness(open_for_bills(story)) as harness:
+        assert story == ["opened"]
+        harness.send("orders", b"1")
+        harness.run()
+        assert story == ["opened", "session"]
+        assert harness.dead_letters() == []
+    assert story == ["opened", "session", "closed", "given back"]
+
+
+def test_a_crash_opens_lifespans_again(kafka_app: Callable[..., AppHarness]) -> None:
+    """A program that dies runs no code behind the `yield`; what it had open is given back."""
+    story: list[str] = []
+    harness = kafka_app(open_for_bills(story), crash_at=0)
+    harness.send("orders", b"1")
+    harness.run()
+    assert harness.crashes == 1
+    assert story == ["opened", "given back", "opened", "session"]
+
+
+def test_what_a_lifespan_raises_is_raised() -> None:
+    story: list[str] = []
+    with pytest.raises(OSError, match="no such host"):
+        AppHarness(open_for_bills(story, fails_at="start"))
+    harness = AppHarness(open_for_bills(story, fails_at="end"))
+    with pytest.raises(OSError, match="could not flush"):
+        harness.close()
+    assert story == ["given back", "opened", "given back"]

@@ -40,6 +40,7 @@ from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.workers.handlers import Invoker
 from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
+from kohort.processing.workers.worker_pools import Finished
 from kohort.records import Record
 from kohort.retry.classify import Failure
 from kohort.retry.handling import set_up
@@ -54,6 +55,8 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_TURNS: Final = 100_000
 """So many turns without an end are taken for an endless loop."""
 POLL_RECORDS: Final = 500
+CLOSING_S: Final = 10
+"""An app's `drain`, by default."""
 MEMBER: Final = GroupMetadata("", 1, "harness", None)
 
 
@@ -85,7 +88,7 @@ class Crashed(BaseException):
 
 
 class AppHarness:
-    """Runs an `App` without a broker. A context manager, which closes the app's store.
+    """Runs an `App` without a broker. A context manager, which closes lifespans and store.
 
     Args:
         app: with its handlers. It is not changed, and `app.run` is not called. Its store, if it has
@@ -94,7 +97,8 @@ class AppHarness:
         start: the time of day at which the harness begins.
         crash_at: crash at this step (see `steps`), once; None: nowhere.
 
-    Raises UsageError for an app without a handler, and for a store that an earlier run has used.
+    Raises UsageError for an app without a handler, and for a store that an earlier run has used;
+    what a lifespan of the app raises.
     """
 
     def __init__(
@@ -128,8 +132,12 @@ class AppHarness:
                 _refuse_progress(store, app.group)
         invoker = Invoker(self._parts.specs, self._lookups)
         names = sorted({route.pool for route in self._parts.routes.every})
-        self._pools = [InlinePool(name, invoker) for name in names]
-        self._begin()
+        self._pools = [InlinePool(name, invoker, self._parts.lifespans) for name in names]
+        try:
+            self._begin()
+        except BaseException:  # what was opened must not stay behind
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -138,12 +146,16 @@ class AppHarness:
         self.close()
 
     def close(self) -> None:
-        """Close the connections to the store."""
-        self._close_transactor()
-        for pool in self._pools:
-            pool.stop(0)
-        if self._lookups is not None:
-            self._lookups.__exit__()
+        """Close the lifespans, and the connections to the store.
+
+        Raises what the lifespans raise; UsageError for one that takes longer than 10 s.
+        """
+        with contextlib.ExitStack() as closing:
+            if self._lookups is not None:
+                closing.push(self._lookups)
+            for pool in self._pools:
+                closing.callback(_stop, pool)
+            closing.callback(self._close_transactor)
 
     # -- records in, time --------------------------------------------------------------------------
 
@@ -216,6 +228,8 @@ class AppHarness:
         """The program dies now and is started again: all that it had in memory is gone."""
         self.crashes += 1
         self._close_transactor()
+        for pool in self._pools:
+            pool.kill()
         self._begin()
 
     # -- what came of it ---------------------------------------------------------------------------
@@ -275,6 +289,8 @@ class AppHarness:
     # -- one life of the program -------------------------------------------------------------------
 
     def _begin(self) -> None:
+        for pool in self._pools:
+            pool.start(_raise_error)
         parts = self._parts
         routes = self._routes
         guard = parts.crash_guard
@@ -527,6 +543,17 @@ class AppHarness:
             if position < len(log) and key not in paused:
                 deadlines.append(log[position].timestamp + engine.delays_ms.get(key[0], 0))
         return min((due for due in deadlines if due is not None), default=None)
+
+
+def _raise_error(event: Finished) -> None:
+    """What ends an app ends the test."""
+    if event.error is not None:
+        raise event.error
+
+
+def _stop(pool: InlinePool) -> None:
+    if not pool.stop(CLOSING_S):
+        raise UsageError(f"@app.lifespan: the code behind `yield` took longer than {CLOSING_S} s")
 
 
 def _names(items: Sequence[Item]) -> str:

@@ -52,6 +52,10 @@ class InlineTasks:
         finally:
             self._runner.close()
 
+    def kill(self) -> None:
+        """Cancel what is open and what it has started, then close the loop."""
+        self._runner.close()
+
     async def _open(self) -> None:
         whole = self._whole = asyncio.create_task(self._hold())
         opened = asyncio.create_task(self._opened.wait())
