@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
@@ -470,3 +471,34 @@ def test_what_a_lifespan_raises_is_raised() -> None:
     with pytest.raises(OSError, match="could not flush"):
         harness.close()
     assert story == ["given back", "opened", "given back"]
+
+
+def test_a_test_that_is_a_coroutine_is_told_to_be_none() -> None:
+    app = open_for_bills([])
+
+    async def test() -> None:
+        with pytest.raises(UsageError, match="write the test as a plain `def`"):
+            AppHarness(app)
+
+    asyncio.run(test())
+
+
+def test_a_hook_that_raises_hides_no_other_failure() -> None:
+    app, seen = App("billing", retries="none"), list[int]()
+
+    @app.handler("orders")
+    def bill(record) -> None:
+        raise KeyError("amount")
+
+    @app.on_failure
+    def report(failed) -> None:
+        seen.append(failed.offset)
+        raise ValueError(failed.offset)
+
+    with AppHarness(app) as harness:
+        harness.send("orders", b"1")
+        harness.send("orders", b"2")
+        with pytest.raises(ValueError, match="0"):
+            harness.run()
+        assert seen == [0, 1]
+        assert all(attempt.next_topic for attempt in harness.attempts)

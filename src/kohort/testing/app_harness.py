@@ -431,10 +431,18 @@ class AppHarness:
             )
 
     def _report_failures_to_hooks(self) -> None:
-        for failed in self._engine.take_failures():
+        failures = self._engine.take_failures()
+        for failed in failures:
             self._complete(failed)
+        errors: list[Exception] = []
+        for failed in failures:
             for hook in self._parts.on_failure:
-                hook(failed)
+                try:
+                    hook(failed)
+                except Exception as error:  # the hook is the user's, and may raise anything
+                    errors.append(error)
+        if errors:  # an app logs them; a test is to see them
+            raise errors[0]
 
     def _complete(self, failed: FailedAttempt) -> None:
         """Where the record of a failed attempt goes."""
