@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
@@ -244,6 +245,32 @@ def test_a_crash_at_every_step_with_a_store(tmp_path: Path) -> None:
     assert len(paths) > 20
 
 
+@pytest.mark.parametrize("topic", ["orders", re.compile("orders")])
+def test_a_store_of_an_earlier_run_is_refused(
+    kafka_app: Callable[..., AppHarness], tmp_path: Path, topic: Any
+) -> None:
+    """Its progress is ahead of the topics, which are new: the second run handled nothing."""
+    app = App("billing", exactly_once=f"sqlite:///{tmp_path}/app.db")
+    app.handler(topic)(lambda record: None)
+    kafka_app(app).close()  # nothing was done
+    first = kafka_app(app)
+    first.send("orders", b"1")
+    first.run()
+    assert first.committed("orders") == {0: 1}
+    with pytest.raises(UsageError, match=r"group billing \(orders-0 .* offset 1\)"):
+        kafka_app(app)
+
+
+def test_two_harnesses_with_one_store(kafka_app: Callable[..., AppHarness], tmp_path: Path) -> None:
+    """The second takes the partitions over; the first did nothing any more."""
+    app = App("billing", exactly_once=f"sqlite:///{tmp_path}/app.db")
+    app.handler("orders")(lambda record: None)
+    first, _ = kafka_app(app), kafka_app(app)
+    first.send("orders", b"1")
+    with pytest.raises(UsageError, match=r"group billing: another harness .* orders-0"):
+        first.run()
+
+
 def test_a_crash_forgets_what_was_in_memory(kafka_app: Callable[..., AppHarness]) -> None:
     app, done = App("billing", retries="none"), list[bytes]()
     app.handler("orders")(lambda record: done.append(record.value))
@@ -383,3 +410,95 @@ def test_a_crash_before_a_new_topic_is_read(kafka_app: Callable[..., AppHarness]
     for harness in crash_everywhere(make, whole):
         assert harness.records("done")
         assert harness.committed("events.a") == {0: len(harness.records("events.a"))}
+
+
+def open_for_bills(story: list[str], fails_at: str = "") -> App:
+    """A coroutine handler that needs what a lifespan opens."""
+    app, sessions = App("billing", retries="none"), list[str]()
+
+    @app.lifespan
+    async def outer():
+        try:
+            yield
+        finally:
+            story.append("given back")
+
+    @app.lifespan
+    async def session():
+        if fails_at == "start":
+            raise OSError("no such host")
+        sessions[:] = ["session"]
+        story.append("opened")
+        yield
+        if fails_at == "end":
+            raise OSError("could not flush")
+        story.append("closed")
+
+    @app.handler("orders")
+    async def bill(record):
+        story.append(sessions[0])
+
+    return app
+
+
+def test_lifespans_are_open_while_handlers_run() -> None:
+    """As in an app, before the first record and to the end. Handlers found nothing open."""
+    story: list[str] = []
+    with AppHarness(open_for_bills(story)) as harness:
+        assert story == ["opened"]
+        harness.send("orders", b"1")
+        harness.run()
+        assert story == ["opened", "session"]
+        assert harness.dead_letters() == []
+    assert story == ["opened", "session", "closed", "given back"]
+
+
+def test_a_crash_opens_lifespans_again(kafka_app: Callable[..., AppHarness]) -> None:
+    """A program that dies runs no code behind the `yield`; what it had open is given back."""
+    story: list[str] = []
+    harness = kafka_app(open_for_bills(story), crash_at=0)
+    harness.send("orders", b"1")
+    harness.run()
+    assert harness.crashes == 1
+    assert story == ["opened", "given back", "opened", "session"]
+
+
+def test_what_a_lifespan_raises_is_raised() -> None:
+    story: list[str] = []
+    with pytest.raises(OSError, match="no such host"):
+        AppHarness(open_for_bills(story, fails_at="start"))
+    harness = AppHarness(open_for_bills(story, fails_at="end"))
+    with pytest.raises(OSError, match="could not flush"):
+        harness.close()
+    assert story == ["given back", "opened", "given back"]
+
+
+def test_a_test_that_is_a_coroutine_is_told_to_be_none() -> None:
+    app = open_for_bills([])
+
+    async def test() -> None:
+        with pytest.raises(UsageError, match="write the test as a plain `def`"):
+            AppHarness(app)
+
+    asyncio.run(test())
+
+
+def test_a_hook_that_raises_hides_no_other_failure() -> None:
+    app, seen = App("billing", retries="none"), list[int]()
+
+    @app.handler("orders")
+    def bill(record) -> None:
+        raise KeyError("amount")
+
+    @app.on_failure
+    def report(failed) -> None:
+        seen.append(failed.offset)
+        raise ValueError(failed.offset)
+
+    with AppHarness(app) as harness:
+        harness.send("orders", b"1")
+        harness.send("orders", b"2")
+        with pytest.raises(ValueError, match="0"):
+            harness.run()
+        assert seen == [0, 1]
+        assert all(attempt.next_topic for attempt in harness.attempts)

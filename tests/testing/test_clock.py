@@ -106,6 +106,21 @@ def test_who_does_not_poll_leaves_after_max_poll_interval(clock: VirtualClock, c
             consumer.poll(1)
 
 
+def test_a_topic_with_committed_offsets_is_deleted(clock: VirtualClock, cluster: Cluster):
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        member(cluster, "a") as consumer,
+    ):
+        producer.send("orders", b"1", partition=0).result()
+        while not consumer.poll(1):
+            pass
+        consumer.commit()
+        consumer.unsubscribe()
+        cluster.delete_topic("orders")
+        with pytest.raises(KohortError, match="UNKNOWN_TOPIC"):
+            cluster.leader_of("orders", 0)
+
+
 def test_waits_for_faults_and_requests(clock: VirtualClock, cluster: Cluster):
     with member(cluster, "a") as consumer:
         while not consumer.assignment():

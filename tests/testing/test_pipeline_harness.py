@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, UsageError
 from kohort.spark import Permanent, Pipeline, RetryAfter, Temporary
 from kohort.testing import PipelineHarness, crash_everywhere
 
@@ -114,6 +114,25 @@ def test_a_store_of_ones_own_is_kept(tmp_path: Any) -> None:
     store = sales().open_store()
     assert store.url != url
     assert (tmp_path / "mine.db").exists()
+
+
+def test_a_store_of_an_earlier_run_is_refused(tmp_path: Any) -> None:
+    """Its progress is ahead of the topics, which are new: records were skipped, or `run` hung."""
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    with PipelineHarness(sales(), store=url) as harness:
+        harness.send("customers", {"name": "ada"})
+        harness.run()
+    with pytest.raises(UsageError, match=r"pipeline sales \(customers-0 .* offset 1\)"):
+        PipelineHarness(sales(), store=url)
+
+
+def test_a_store_in_which_nothing_was_done_may_be_used_again(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    PipelineHarness(sales(), store=url).close()
+    with PipelineHarness(sales(), store=url) as harness:
+        harness.send("customers", {"name": "ada"})
+        harness.run()
+        assert harness.rows("SELECT * FROM customers") == [("ada",)]
 
 
 def test_what_cannot_be_run_is_refused() -> None:

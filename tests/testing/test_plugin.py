@@ -100,6 +100,142 @@ def test_the_fixtures(tmp_path: Path):
     assert "9 passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_topic_that_a_group_has_committed_to_is_deleted(tmp_path: Path):
+    done = run(
+        tmp_path,
+        """
+        import pytest
+        from kohort import Consumer, Producer
+
+        topics = []
+
+        @pytest.mark.parametrize("again", [False, True])
+        def test_it(kafka_cluster, kafka_topic, again):
+            assert len(topics) == again
+            for topic in topics:
+                with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
+                    kafka_cluster.leader_of(topic, 0)
+            topics.append(kafka_topic)
+            with Producer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
+                producer.send(kafka_topic, b"v").result(60)
+            with Consumer(
+                bootstrap_servers=kafka_cluster.bootstrap,
+                group_id="g",
+                auto_offset_reset="earliest",
+            ) as consumer:
+                consumer.subscribe([kafka_topic])
+                while not consumer.poll(1):
+                    pass
+                consumer.commit()
+            if again:
+                kafka_cluster.delete_topic(kafka_topic)
+        """,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_cluster_is_there_for_the_whole_session(tmp_path: Path):
+    """One for each shape, in any order of the tests. Each change of shape made a new one."""
+    done = run(
+        tmp_path,
+        """
+        import pytest
+
+        plain, pairs, small = set(), set(), set()
+        pair = pytest.mark.kafka(nodes=2)
+
+        def test_plain(kafka_cluster):
+            plain.add(kafka_cluster)
+
+        @pair
+        def test_pair(kafka_cluster):
+            pairs.add(kafka_cluster)
+
+        @pytest.mark.kafka(users={"alice": "secret"}, message_max_bytes=5000, partitions=2)
+        def test_small(kafka_cluster):
+            small.add(kafka_cluster)
+
+        def test_plain_again(kafka_cluster):
+            plain.add(kafka_cluster)
+
+        @pair
+        def test_pair_again(kafka_cluster):
+            pairs.add(kafka_cluster)
+
+        @pytest.mark.kafka(message_max_bytes=5000, users={"alice": "secret"})
+        class TestSmall:
+            def test_again(self, kafka_cluster):
+                small.add(kafka_cluster)
+
+        def test_all(request):
+            assert len(plain) == len(pairs) == len(small) == 1
+            assert len(plain | pairs | small) == 3
+            assert all(cluster.is_running for cluster in plain | pairs | small)
+
+        @pytest.fixture(scope="session", autouse=True)
+        def ended():
+            yield
+            assert not any(cluster.is_running for cluster in plain | pairs | small)
+        """,
+    )
+    assert "7 passed" in done.stdout, done.stdout + done.stderr
+    assert "error" not in done.stdout, done.stdout
+
+
+def test_time_and_settings_are_those_of_the_start_again(tmp_path: Path):
+    done = run(
+        tmp_path,
+        """
+        import time
+        import pytest
+        from kohort import Producer
+
+        first = []
+
+        def stored_at(cluster, topic, value=b"v"):
+            config = {"message.timestamp.type": "LogAppendTime"}
+            cluster.create_topic(topic, config=config)
+            with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                return producer.send(topic, value).result(60).timestamp_ms / 1000
+
+        def test_a_day_passes(kafka_cluster):
+            first.append((kafka_cluster, kafka_cluster.bootstrap, kafka_cluster.config))
+            kafka_cluster.advance(86_400)
+            assert stored_at(kafka_cluster, "a") - time.time() > 80_000
+
+        def test_it_is_today(kafka_cluster):
+            assert first == [(kafka_cluster, kafka_cluster.bootstrap, kafka_cluster.config)]
+            assert abs(stored_at(kafka_cluster, "b") - time.time()) < 3_600
+
+        def test_other_settings(kafka_cluster):
+            kafka_cluster.restart(message_max_bytes=5_000, log_retention_ms=1)
+            assert kafka_cluster.config.message_max_bytes == 5_000
+
+        def test_the_settings_of_before(kafka_cluster):
+            assert first == [(kafka_cluster, kafka_cluster.bootstrap, kafka_cluster.config)]
+            assert stored_at(kafka_cluster, "c", b"v" * 10_000) > 0
+
+        def test_stopped_with_other_settings(kafka_cluster):
+            kafka_cluster.restart(message_max_bytes=5_000)
+            kafka_cluster.stop()
+
+        def test_the_settings_are_still_those(kafka_cluster):
+            assert first == [(kafka_cluster, kafka_cluster.bootstrap, kafka_cluster.config)]
+
+        @pytest.mark.kafka(nodes=2)
+        class TestNodes:
+            def test_fewer(self, kafka_cluster):
+                first[:] = [(kafka_cluster, kafka_cluster.bootstrap, kafka_cluster.config)]
+                kafka_cluster.restart(nodes=1)
+
+            def test_all(self, kafka_cluster):
+                assert first == [(kafka_cluster, kafka_cluster.bootstrap, kafka_cluster.config)]
+                assert kafka_cluster.running == [1, 2]
+        """,
+    )
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_defect_in_an_answering_function_fails_its_test(tmp_path: Path):
     done = run(
         tmp_path,

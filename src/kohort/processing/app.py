@@ -358,7 +358,7 @@ class App:
                     yield
 
         Code before `yield` runs before the first record, code after it at the end; an error in it
-        ends the app. `kohort.testing.AppHarness` does not run it.
+        ends the app.
 
         Raises ConfigError for a function that is no async generator.
         """
@@ -730,6 +730,7 @@ class App:
             self._crash_guard,
             self._setups,
             self._on_failure,
+            self._lifespans,
         )
 
     def _require_handler(self) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kohort.errors import UsageError
 from kohort.processing.engine.app_routes import AppRoutes
@@ -15,6 +15,9 @@ from kohort.processing.engine.state import REFUSED_AFTER_ALL, Limits
 from kohort.processing.runtime.exactly_once import Exactly
 from kohort.processing.workers.handlers import HandlerSpec
 from kohort.retry.handling import SetupStore
+
+if TYPE_CHECKING:
+    from kohort.processing.workers.task_pool import Lifespan  # asyncio, for those who use it
 
 
 @dataclass(frozen=True)
@@ -87,3 +90,4 @@ class AppParts:
     crash_guard: bool
     setups: Sequence[Callable[[SetupStore], None]]
     on_failure: Sequence[Callable[[FailedAttempt], object]]
+    lifespans: Sequence[Lifespan]

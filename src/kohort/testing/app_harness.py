@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, Self, TypeVar, cast
@@ -40,10 +40,13 @@ from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.workers.handlers import Invoker
 from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
+from kohort.processing.workers.worker_pools import Finished
 from kohort.records import Record
 from kohort.retry.classify import Failure
 from kohort.retry.handling import set_up
 from kohort.retry.headers import Header, RetryHeaders, parse
+from kohort.retry.progress import NOWHERE
+from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.testing.journey import Attempt, as_svg, as_text
 from kohort.testing.memory_topics import MemoryProducer, MemoryTopics, TopicPartition
@@ -52,6 +55,8 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_TURNS: Final = 100_000
 """So many turns without an end are taken for an endless loop."""
 POLL_RECORDS: Final = 500
+CLOSING_S: Final = 10
+"""An app's `drain`, by default."""
 MEMBER: Final = GroupMetadata("", 1, "harness", None)
 
 
@@ -83,15 +88,17 @@ class Crashed(BaseException):
 
 
 class AppHarness:
-    """Runs an `App` without a broker. A context manager, which closes the app's store.
+    """Runs an `App` without a broker. A context manager, which closes lifespans and store.
 
     Args:
-        app: with its handlers. It is not changed, and `app.run` is not called.
+        app: with its handlers. It is not changed, and `app.run` is not called. Its store, if it has
+            one, must be without progress of its group.
         partitions: of every topic.
         start: the time of day at which the harness begins.
         crash_at: crash at this step (see `steps`), once; None: nowhere.
 
-    Raises UsageError for an app without a handler.
+    Raises UsageError for an app without a handler, and for a store that an earlier run has used;
+    what a lifespan of the app raises.
     """
 
     def __init__(
@@ -122,10 +129,15 @@ class AppHarness:
             self._lookups = ThreadLookups(url)
             with contextlib.closing(open_store(url)) as store:
                 set_up(store, self._parts.setups)
+                _refuse_progress(store, app.group)
         invoker = Invoker(self._parts.specs, self._lookups)
         names = sorted({route.pool for route in self._parts.routes.every})
-        self._pools = [InlinePool(name, invoker) for name in names]
-        self._begin()
+        self._pools = [InlinePool(name, invoker, self._parts.lifespans) for name in names]
+        try:
+            self._begin()
+        except BaseException:  # what was opened must not stay behind
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -134,12 +146,16 @@ class AppHarness:
         self.close()
 
     def close(self) -> None:
-        """Close the connections to the store."""
-        self._close_transactor()
-        for pool in self._pools:
-            pool.stop(0)
-        if self._lookups is not None:
-            self._lookups.__exit__()
+        """Close the lifespans, and the connections to the store.
+
+        Raises what the lifespans raise; UsageError for one that takes longer than 10 s.
+        """
+        with contextlib.ExitStack() as closing:
+            if self._lookups is not None:
+                closing.push(self._lookups)
+            for pool in self._pools:
+                closing.callback(_stop, pool)
+            closing.callback(self._close_transactor)
 
     # -- records in, time --------------------------------------------------------------------------
 
@@ -212,6 +228,8 @@ class AppHarness:
         """The program dies now and is started again: all that it had in memory is gone."""
         self.crashes += 1
         self._close_transactor()
+        for pool in self._pools:
+            pool.kill()
         self._begin()
 
     # -- what came of it ---------------------------------------------------------------------------
@@ -271,6 +289,8 @@ class AppHarness:
     # -- one life of the program -------------------------------------------------------------------
 
     def _begin(self) -> None:
+        for pool in self._pools:
+            pool.start(_raise_error)
         parts = self._parts
         routes = self._routes
         guard = parts.crash_guard
@@ -411,10 +431,18 @@ class AppHarness:
             )
 
     def _report_failures_to_hooks(self) -> None:
-        for failed in self._engine.take_failures():
+        failures = self._engine.take_failures()
+        for failed in failures:
             self._complete(failed)
+        errors: list[Exception] = []
+        for failed in failures:
             for hook in self._parts.on_failure:
-                hook(failed)
+                try:
+                    hook(failed)
+                except Exception as error:  # the hook is the user's, and may raise anything
+                    errors.append(error)
+        if errors:  # an app logs them; a test is to see them
+            raise errors[0]
 
     def _complete(self, failed: FailedAttempt) -> None:
         """Where the record of a failed attempt goes."""
@@ -476,6 +504,8 @@ class AppHarness:
             verdict = put(batch, MEMBER)
         else:
             verdict = self._store_all(batch)
+        if verdict.fenced:
+            raise UsageError(_taken_over(self._app.group, verdict.fenced))
         if verdict.error is not None:
             engine.transaction_aborted(verdict, self.now_ms)
             # Something else is settled now, as in the runner; any other error is one for later.
@@ -523,10 +553,46 @@ class AppHarness:
         return min((due for due in deadlines if due is not None), default=None)
 
 
+def _raise_error(event: Finished) -> None:
+    """What ends an app ends the test."""
+    if event.error is not None:
+        raise event.error
+
+
+def _stop(pool: InlinePool) -> None:
+    if not pool.stop(CLOSING_S):
+        raise UsageError(f"@app.lifespan: the code behind `yield` took longer than {CLOSING_S} s")
+
+
 def _names(items: Sequence[Item]) -> str:
     first = items[0].record
     more = f" and {len(items) - 1} more" if len(items) > 1 else ""
     return f"{first.topic}/{first.partition}/{first.offset}{more}"
+
+
+def _refuse_progress(store: Store, group: str) -> None:
+    """Topics are new in each harness: below older progress all their records count as done."""
+    done = store.query(
+        "SELECT topic, partition, next_offset FROM kohort_progress "
+        "WHERE pipeline = ? AND next_offset <> ? ORDER BY topic, partition",
+        (group, NOWHERE),
+    )
+    if done:
+        topic, partition, next_offset = done[0]
+        raise UsageError(
+            f"the store has the progress of an earlier run of group {group} "
+            f"({topic}-{partition} is done up to offset {next_offset}), and the topics of this "
+            "harness are new: their first records would count as done. Give each harness a fresh "
+            "store"
+        )
+
+
+def _taken_over(group: str, partitions: Iterable[TopicPartition]) -> str:
+    names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
+    return (
+        f"group {group}: another harness or program has taken over {names} in the store, so "
+        "nothing of this harness is committed any more. Give each harness a fresh store"
+    )
 
 
 class Crashing(Protocol):

@@ -164,6 +164,11 @@ class JumpingBroker(Broker):
         super().__init__(*args, **named)
         self._jumped_ms = 0
 
+    @property
+    def has_jumped(self) -> bool:
+        """Whether its time is ahead of real time."""
+        return self._jumped_ms != 0
+
     def jump(self, ms: int) -> None:
         """Let time pass at once; actions due then happen before the next request."""
         self.call(self._jump, ms)

@@ -98,6 +98,8 @@ class Cluster:
             self._temporary = tempfile.TemporaryDirectory(prefix="kohort-")
             overrides["data_dir"] = self._temporary.name
         self.config = BrokerConfig(durability=durability, nodes=nodes, **overrides)
+        self.first_config = self.config
+        """What it was made with; `restart` may have changed `config`."""
         self._broker: Broker | None = None
         first = self.config.port
         self._ports = [first + n for n in range(nodes)] if first else []
@@ -138,7 +140,7 @@ class Cluster:
             self._ports = keep_ports(self, self.config.host, len(self.nodes))
         broker = self._new_broker()
         broker.start()
-        self._ports = broker.ports
+        self._ports = [*broker.ports, *self._ports[len(self.nodes) :]]  # of nodes left out, too
         self.config = self.config.replace(port=broker.port)
         self._broker = broker
         return self
@@ -325,7 +327,9 @@ class Cluster:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises BrokerError, as UNKNOWN_TOPIC_OR_PARTITION."""
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)])
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name)], timeout_ms=int(_ANSWER_S * 1000)
+        )
         result = self.request(request, DeleteTopicsResponse).responses[0]
         if result.error_code:
             raise BrokerError(result.error_code, result.error_message or name)

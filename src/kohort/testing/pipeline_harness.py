@@ -47,12 +47,14 @@ class PipelineHarness:
     Args:
         pipeline: as a user's file makes it; `kohort.spark.load_pipeline(FILE)` loads one. Its
             brokers, and its store unless `store` is given, are replaced.
-        store: the URL of a store; by default a SQLite file that is deleted with the harness.
+        store: the URL of a store without progress of this pipeline; by default a SQLite file that
+            is deleted with the harness.
         partitions: of every topic.
         spark: the session for DataFrames; one is made where there is none.
         crash_at: crash at this step (see `steps`), once; None: nowhere.
 
-    Raises ConfigError for a pipeline that reads nothing, or where there is no Java for DataFrames.
+    Raises ConfigError for a pipeline that reads nothing, or where there is no Java for DataFrames;
+    UsageError for a store that an earlier run of the pipeline has used.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class PipelineHarness:
         self._stack.callback(self._store.close)
         try:
             pipeline.prepare_store(self._store)
+            _refuse_progress(self._store, pipeline.name)
             self._engine = self._made(directory, partitions, spark)
         except BaseException:  # what was opened must not stay behind
             self._stack.close()
@@ -209,3 +212,15 @@ class PipelineHarness:
         if self._crash_at == len(self.steps) - 1:
             self._crash_at = None
             raise Crashed(step)
+
+
+def _refuse_progress(store: Store, pipeline: str) -> None:
+    """Topics are new in each harness: below an older fence all their records count as done."""
+    for fence in store.fences(pipeline):
+        if fence.next_offset > 0:
+            raise UsageError(
+                f"the store has the progress of an earlier run of pipeline {pipeline} "
+                f"({fence.topic}-{fence.partition} is done up to offset {fence.next_offset}), and "
+                "the topics of this harness are new: their first records would count as done. "
+                "Give each harness a fresh store"
+            )

@@ -11,8 +11,11 @@
 Rules:
 - pytest loads it with every run where Kohort is installed, so it imports nothing of Kohort before a
   fixture is used.
-- One cluster of a shape serves all tests that ask for that shape. What a test did to it is undone
-  after the test: its faults are cleared, its requests forgotten, nodes that it stopped run again.
+- One cluster of a shape serves all tests that ask for that shape, in any order: pytest ends a
+  fixture whose parameter changes, so clusters are kept apart from it, to the end of the session.
+- What a test did to a cluster is undone after the test: its faults are cleared, its requests
+  forgotten, nodes that it stopped run again, and a broker whose time it advanced or whose settings
+  it changed is restarted.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from kohort.broker import Broker
     from kohort.processing.app import App
     from kohort.spark.pipeline import Pipeline
     from kohort.testing.app_harness import AppHarness
@@ -53,8 +57,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     shape = _marked(metafunc.definition)
     shape.pop("partitions", None)
     if shape:
-        label = "-".join(f"{key}={value}" for key, value in sorted(shape.items()))
+        label = _label(shape)
         metafunc.parametrize("kafka_cluster", [shape], indirect=True, ids=[label], scope="session")
+
+
+def _label(shape: Mapping[str, Any]) -> str:
+    return "-".join(f"{key}={value}" for key, value in sorted(shape.items()))
 
 
 def _marked(node: Any) -> dict[str, Any]:
@@ -66,12 +74,28 @@ def _marked(node: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """An embedded broker in memory (`kohort.testing.Cluster`), shared by all tests of its shape."""
+def _kafka_clusters() -> Iterator[Callable[[Mapping[str, Any]], Cluster]]:
+    """The cluster of a shape, started for the first test that asks for it."""
     from kohort.testing import Cluster
 
-    with Cluster(**getattr(request, "param", {})) as cluster:
-        yield cluster
+    clusters: dict[str, Cluster] = {}
+    with contextlib.ExitStack() as started:
+
+        def of(shape: Mapping[str, Any]) -> Cluster:
+            label = _label(shape)
+            if label not in clusters:
+                clusters[label] = started.enter_context(Cluster(**shape))
+            return clusters[label]
+
+        yield of
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(
+    request: pytest.FixtureRequest, _kafka_clusters: Callable[[Mapping[str, Any]], Cluster]
+) -> Cluster:
+    """An embedded broker in memory (`kohort.testing.Cluster`), shared by all tests of its shape."""
+    return _kafka_clusters(getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -146,9 +170,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _heal(cluster: Cluster) -> None:
-    if not cluster.is_running:
+    """Undo what a test did. Raises what functions of its faults have raised."""
+    try:
+        cluster.faults.clear()
+    finally:
+        _restore(cluster)
+        cluster.requests.clear()
+
+
+def _restore(cluster: Cluster) -> None:
+    """Its first settings, real time, and all nodes."""
+    first = cluster.first_config.replace(port=cluster.config.port)
+    if not cluster.is_running or cluster.config != first or _has_jumped(cluster.broker):
+        cluster.stop()
+        cluster.config = first
         cluster.start()
     for node in set(cluster.nodes) - set(cluster.running):
         cluster.restart_node(node)
-    cluster.requests.clear()
-    cluster.faults.clear()
+
+
+def _has_jumped(broker: Broker) -> bool:
+    from kohort.testing.clock import JumpingBroker
+
+    return isinstance(broker, JumpingBroker) and broker.has_jumped

@@ -72,6 +72,12 @@ class InlinePool:
             self._report(Finished(self.name, [], None, 0.0, error))
             return True
 
+    def kill(self) -> None:
+        """End as a program that dies: what is open is cancelled. It may be started again."""
+        coroutines, self._coroutines = self._coroutines, None
+        if coroutines is not None:
+            coroutines.kill()
+
     def _tasks(self) -> InlineTasks:
         from kohort.processing.workers.inline_tasks import InlineTasks  # for those who use it
 

@@ -16,6 +16,7 @@ import contextlib
 import contextvars
 from collections.abc import Sequence
 
+from kohort.errors import UsageError
 from kohort.processing.engine.engine import Outcome
 from kohort.processing.engine.partition_state import Item
 from kohort.processing.workers.handlers import Invoker
@@ -23,9 +24,13 @@ from kohort.processing.workers.task_pool import Lifespan, run_async
 
 
 class InlineTasks:
-    """A loop, and what is open on it."""
+    """A loop, and what is open on it.
+
+    Raises UsageError within a coroutine: its loop would have to run inside another.
+    """
 
     def __init__(self, lifespans: Sequence[Lifespan] = ()) -> None:
+        _refuse_running_loop()
         self._runner = asyncio.Runner()
         self._lifespans = lifespans
         self._context: contextvars.Context | None = None
@@ -51,6 +56,10 @@ class InlineTasks:
             return self._runner.run(self._close(timeout_s))
         finally:
             self._runner.close()
+
+    def kill(self) -> None:
+        """Cancel what is open and what it has started, then close the loop."""
+        self._runner.close()
 
     async def _open(self) -> None:
         whole = self._whole = asyncio.create_task(self._hold())
@@ -79,3 +88,14 @@ class InlineTasks:
         if done:
             whole.result()
         return bool(done)
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "coroutine handlers run on an event loop of their own here, which cannot run inside the "
+        "loop of this coroutine; write the test as a plain `def`, not as `async def`"
+    )
