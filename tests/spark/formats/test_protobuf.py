@@ -424,3 +424,21 @@ def test_durations_are_intervals_and_times_of_the_day_microseconds() -> None:
         },
         {"span": None},
     ]
+
+
+def test_a_field_whose_message_is_empty_is_a_struct_without_fields() -> None:
+    """As in a choice of kinds; a whole message without fields gives no columns."""
+    from kohort.spark.formats import ddl_of, parse_schema
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="e.proto", syntax="proto3", dependency=["google/protobuf/empty.proto"]
+    )
+    field(file.message_type.add(name="M"), "e", "message", type_name=".google.protobuf.Empty")
+    file.message_type.add(name="N")
+    reading = decoder(text(file))
+    assert ddl_of(reading.type) == "STRUCT<`e`: STRUCT<>>"
+    assert parse_schema(ddl_of(reading.type)) == reading.type
+    decoded = reading.decode(pa.array([b"\x0a\x00", b"", None], pa.binary()))
+    assert decoded.values.to_pylist() == [{"e": {}}, {"e": None}, None]
+    with pytest.raises(ConfigError, match=r"message N has no fields.*valueMessage"):
+        decoder(text(file), "N")

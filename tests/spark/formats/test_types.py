@@ -13,6 +13,7 @@ TEXTS = (
     "`a b`: STRUCT<`x`: INT, `y``z`: ARRAY<TIMESTAMP>>, `d`: DECIMAL(10,2)",
     "`m`: MAP<STRING, ARRAY<STRUCT<`k`: DOUBLE>>>, `n`: TIMESTAMP_NTZ, `b`: BINARY, `t`: DATE",
     "`i`: TINYINT, `j`: SMALLINT, `f`: FLOAT, `o`: BOOLEAN",
+    "`e`: STRUCT<>, `l`: ARRAY<STRUCT<>>",
     "`s`: INTERVAL DAY TO SECOND, `l`: MAP<STRING, INTERVAL DAY TO SECOND>",
 )
 
@@ -71,6 +72,8 @@ def test_the_json_of_a_spark_schema_is_the_same(text: str) -> None:
             "interval year to month",
         ),
         ("ARRAY<INT>", "named columns"),
+        ("STRUCT<>", "named columns"),
+        ('{"type": "struct", "fields": []}', "named columns"),
     ],
 )
 def test_what_is_no_schema_is_refused_with_its_place(text: str, where: str) -> None:

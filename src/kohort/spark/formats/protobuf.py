@@ -51,12 +51,17 @@ class ProtobufDecoder:
         message: the descriptor of the message.
         type_: the struct that values become; by default that of the message's fields.
 
-    Raises ConfigError without `ptars`.
+    Raises ConfigError without `ptars`, and for a message without fields.
     """
 
     def __init__(self, message: Any, type_: pa.DataType | None = None) -> None:
         self._files = _files(message.file)
         self._name = message.full_name
+        if not message.fields:
+            raise ConfigError(
+                f"the Protobuf message {self._name} has no fields, and so no columns; name another "
+                "one by valueMessage or keyMessage"
+            )
         self._handler: Any = _handler(message)
         self.type = type_ or _spark_type(pa.struct(list(self._handler.schema())))
 

@@ -80,7 +80,7 @@ def parse_schema(text: str) -> pa.StructType:
             raise ConfigError(f"the schema is not the JSON of a Spark schema: {error}") from error
     else:
         found = _Ddl(text).schema()
-    if not pa.types.is_struct(found):
+    if not (pa.types.is_struct(found) and found.num_fields):
         raise ConfigError(f"the schema must have named columns (id BIGINT, ...), not {text!r}")
     return found
 
@@ -181,7 +181,9 @@ class _Ddl:
             self._expect(">")
         elif name == "STRUCT":
             self._expect("<")
-            found = pa.struct(self._fields(">"))
+            found = pa.struct(self._fields(">") if self._peek() != ">" else [])
+            if not found.num_fields:
+                self._next()
         elif name == "INTERVAL":
             found = self._interval()
         elif name in _PLAIN:
