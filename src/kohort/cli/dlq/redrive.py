@@ -177,6 +177,7 @@ def _why_nothing(name: str, preview: Report) -> str:
     stay = {
         "left out by --edit": preview.left_by_edit,
         "whose value is gone from the source topic": preview.value_gone,
+        "too large for the target": preview.too_large,
         "that it sent before, and that failed again": preview.again,
         "in batches that cannot be read (`kohort dlq show` prints them)": preview.unreadable,
     }
@@ -214,6 +215,7 @@ def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = Fal
         "sent_before": report.again,
         "left_by_edit": report.left_by_edit,
         "value_gone": report.value_gone,
+        "too_large": report.too_large,
         "unreadable": report.unreadable,
     }
     whole: dict[str, Any] = {
@@ -227,6 +229,11 @@ def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = Fal
     lines = [f"redrive {name}: {report.sent:,} {'sent' if sent else 'would be sent'}"]
     lines += [printable(f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}") for k in kinds]
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
+    if report.too_large:
+        lines.append(
+            "for those that are too large raise max.message.bytes of the target, or make them "
+            "smaller with --edit; this --id passes them, another one sends them"
+        )
     if sent and not report.finished:
         lines.append(f"stopped; `--id {name}` continues from here")
     _say(output, "\n".join(lines), whole, err=err)
