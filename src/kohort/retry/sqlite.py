@@ -51,6 +51,10 @@ def use_write_ahead_log(connection: sqlite3.Connection, name: str = "main") -> N
         time.sleep(SWITCH_PAUSE_S)
 
 
+def _lower(text: Any) -> Any:
+    return text.lower() if isinstance(text, str) else text
+
+
 class SqliteStore(Store):
     """`sqlite:///relative.db` (made absolute here, since executors run elsewhere)."""
 
@@ -87,6 +91,8 @@ class SqliteStore(Store):
             connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
             if read_only:
                 connection.execute("PRAGMA query_only=ON")
+                # SQLite's own knows ASCII letters only, PostgreSQL's all of them.
+                connection.create_function("lower", 1, _lower, deterministic=True)
         except BaseException:  # any error: nothing else has the connection
             connection.close()
             raise
