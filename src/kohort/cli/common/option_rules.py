@@ -18,9 +18,9 @@ def refuse_beside(chosen: str, others: tuple[str, ...], why: str = "") -> None:
     """
     context = click.get_current_context()
     options = {each.name: each.opts[-1] for each in context.command.params}
-    given = [options[name] for name in others if context.get_parameter_source(name) in _GIVEN]
-    if given:
+    ignored = [options[name] for name in others if context.get_parameter_source(name) in _GIVEN]
+    if ignored:
         reason = f", which {why}" if why else ""
         raise click.UsageError(
-            f"{given[0]} does nothing with {chosen}{reason}; leave out one of them"
+            f"{ignored[0]} does nothing with {chosen}{reason}; leave out one of them"
         )
