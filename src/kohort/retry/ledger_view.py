@@ -101,8 +101,12 @@ class FailedFilter:
     since_ms: int | None = None
     text: str | None = None
 
-    def sql(self) -> tuple[str, list[Any]]:
-        """Conditions on the ledger row `l`, each begun with AND, and their values."""
+    def sql(self, lower: str) -> tuple[str, list[Any]]:
+        """Conditions on the ledger row `l`, each begun with AND, and their values.
+
+        Args:
+            lower: the database's function for small letters, as `Store.lower`.
+        """
         conditions: list[tuple[str, Any]] = [
             ("l.reason = ?", self.reason),
             ("l.error_class = ?", self.error_class),
@@ -110,7 +114,7 @@ class FailedFilter:
             ("l.origin_topic = ?", self.topic),
             ("l.closed_at >= ?", self.since_ms),
             (
-                "lower(l.reason || ' ' || l.error_class || ' ' || l.error_message) LIKE ? "
+                f"{lower}(l.reason || ' ' || l.error_class || ' ' || l.error_message) LIKE ? "
                 "ESCAPE '!'",
                 None if self.text is None else f"%{_literally(self.text.lower())}%",
             ),
@@ -153,7 +157,7 @@ def failed_rows(
     store: Store, pipeline: str, failed_filter: FailedFilter, limit: int
 ) -> list[FailedRow]:
     """Records that have failed, the latest first. Raises StorageError without a ledger."""
-    conditions, values = failed_filter.sql()
+    conditions, values = failed_filter.sql(store.lower)
     rows = _ask(
         store,
         "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, reason, "
@@ -170,7 +174,7 @@ def failed_kinds(
     store: Store, pipeline: str, failed_filter: FailedFilter, limit: int
 ) -> list[FailedKind]:
     """How many failed in which way, the most frequent first. Raises StorageError as above."""
-    conditions, values = failed_filter.sql()
+    conditions, values = failed_filter.sql(store.lower)
     rows = _ask(
         store,
         "SELECT reason, error_class, fingerprint, count(*), min(closed_at), max(closed_at) "

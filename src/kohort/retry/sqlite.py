@@ -58,6 +58,7 @@ def _lower(text: Any) -> Any:
 class SqliteStore(Store):
     """`sqlite:///relative.db` (made absolute here, since executors run elsewhere)."""
 
+    lower = "kohort_lower"  # SQLite's own knows ASCII letters only
     connection_type: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
     """What makes its connections; a simulator's may end its process between two statements."""
 
@@ -91,8 +92,7 @@ class SqliteStore(Store):
             connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
             if read_only:
                 connection.execute("PRAGMA query_only=ON")
-                # SQLite's own knows ASCII letters only, PostgreSQL's all of them.
-                connection.create_function("lower", 1, _lower, deterministic=True)
+                connection.create_function(self.lower, 1, _lower, deterministic=True)
         except BaseException:  # any error: nothing else has the connection
             connection.close()
             raise
