@@ -307,6 +307,8 @@ def _ranges(text: str) -> dict[int, list[tuple[int, int]]]:
         if match is None:
             raise UsageError(f"{part!r}: write P:OFFSET or P:FROM-TO")
         first, last = int(match[2]), int(match[3] or match[2])
+        if last < first:
+            raise UsageError(f"{part!r}: from {first} to {last} is no range; the first is smaller")
         ranges.setdefault(int(match[1]), []).append((first, last + 1))
     return ranges
 
@@ -319,5 +321,6 @@ def _left(report: Report) -> dict[str, int]:
         "sent by this redrive before, and failed again": report.again,
         "left out by the edit": report.left_by_edit,
         "too large to copy, and gone at their origin": report.value_gone,
+        "too large for the topic that they would go to (its max.message.bytes)": report.too_large,
         "batches that cannot be read": report.unreadable,
     }
