@@ -104,13 +104,12 @@ def timeline(group: str, last: int, moves: bool, output: str, client: Client) ->
 def _read(group: str, last: int, client: Client) -> list[Rebalance]:
     from kohort.client.admin.group_timeline import read_rebalances
     from kohort.client.common.config import ConsumerConfig
-    from kohort.group.explain.timeline import merged
+    from kohort.group.explain.timeline import merged, needs_log
 
     with open_admin(settings(client)) as admin:
         exact = admin.group_timeline(group, last=last)
         read: list[Rebalance] = []
-        lacking = any(one.moved is None and one.settled_ms is not None for one in exact or ())
-        if len(exact or ()) < last or lacking:
+        if needs_log(exact, last):
             try:
                 read = read_rebalances(admin, group, client.for_role(ConsumerConfig))
             except KohortError as error:
