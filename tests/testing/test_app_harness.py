@@ -476,11 +476,18 @@ def test_what_a_lifespan_raises_is_raised() -> None:
 def test_a_test_that_is_a_coroutine_is_told_to_be_none() -> None:
     app = open_for_bills([])
 
-    async def test() -> None:
+    async def made_here() -> None:
         with pytest.raises(UsageError, match="write the test as a plain `def`"):
             AppHarness(app)
 
-    asyncio.run(test())
+    async def run_here(harness: AppHarness) -> None:
+        with pytest.raises(UsageError, match="write the test as a plain `def`"):
+            harness.run()
+
+    asyncio.run(made_here())
+    with AppHarness(app) as harness:  # as the fixture makes it
+        harness.send("orders", b"1")
+        asyncio.run(run_here(harness))
 
 
 def test_a_hook_that_raises_hides_no_other_failure() -> None:
