@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from kohort.group.assignors import Plan as Plan
     from kohort.group.assignors import TopicView as TopicView
     from kohort.processing.app import App as App
+    from kohort.processing.engine.circuit_breaker import CircuitConfig as CircuitConfig
     from kohort.records import Record as Record
     from kohort.retry.classify import Permanent as Permanent
     from kohort.retry.classify import RetryAfter as RetryAfter
@@ -63,6 +64,7 @@ _HOMES = {
     "AsyncAdmin": "kohort.client.admin.async_admin",
     "AsyncConsumer": "kohort.client.consumer.async_consumer",
     "AsyncProducer": "kohort.client.producer.producer",
+    "CircuitConfig": "kohort.processing.engine.circuit_breaker",
     "Consumer": "kohort.client.consumer.consumer",
     "ConsumerConfig": "kohort.client.common.config",
     "Execute": "kohort.retry.sql_statements",

@@ -3,8 +3,7 @@
 Rules:
 - Numbers are Kafka's, as in requests.
 - Values for filters only (ANY, MATCH) or unknown ones cannot be in an entry; an operation that a
-  kind
-  of resource does not have is refused, because it could only be a mistake.
+  kind of resource does not have is refused, because it could only be a mistake.
 """
 
 from __future__ import annotations

@@ -336,7 +336,12 @@ class DeserializationError(KohortError):
 
 
 class SchemaRegistryError(KohortError):
-    """The schema registry refused a request, or does not have what was asked for."""
+    """The schema registry refused a request, or does not have what was asked for.
+
+    `status` is the HTTP status of its answer; None where no answer was the cause.
+    """
+
+    status: int | None = None
 
 
 class RecordTooLargeError(KohortError):

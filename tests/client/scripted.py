@@ -191,7 +191,10 @@ def values_of(payload: bytes | bytearray | memoryview) -> list[bytes | None]:
 
 
 class Log:
-    """One partition at a broker that keeps to the rules of idempotent producers (KIP-98)."""
+    """One partition at a broker that keeps to the rules of idempotent producers (KIP-98).
+
+    A producer that it does not know may begin with any sequence, as in Kafka.
+    """
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -212,7 +215,7 @@ class Log:
                 return 45
         elif producer < self.producer:
             return 47
-        elif span[0] != 0:
+        elif span[0] != 0 and self.recent:
             return 45
         else:
             self.producer, self.recent = producer, []

@@ -20,6 +20,7 @@ NAMES = {
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "CircuitConfig",
     "Consumer",
     "ConsumerConfig",
     "Execute",

@@ -18,6 +18,7 @@ import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kohort.broker.faults.faulty_files import ERRORS, OPERATIONS
+from kohort.console.web.render import link
 from kohort.errors import KohortError, UsageError
 from kohort.observe.faults import DISK_ERRORS, DISK_OPERATIONS
 from tests.clusters import Embedded
@@ -149,6 +150,20 @@ def test_every_screen_is_a_page_and_json_and_escapes_records(
     assert "<html" not in fragment.text
 
 
+def test_half_a_surrogate_pair_is_shown_as_it_was_escaped(there: World, visitor: Visitor) -> None:
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("halves", 1)])
+    with Producer(bootstrap_servers=there.cluster.bootstrap) as producer:
+        value = b'{"note": "\\ud83d", "whole": "\\ud83d\\ude00"}'
+        producer.send("halves", value, b"k").result(60)
+    there.sample()
+    page = visitor.ask("/record?topic=halves&partition=0&offset=0")
+    assert page.status == 200
+    assert '"note": "\\ud83d"' in html.unescape(page.text)
+    assert '"whole": "\N{GRINNING FACE}"' in html.unescape(page.text)
+    assert link("/groups", q="\ud83d") == "/groups?q=%5Cud83d"
+
+
 def wait_for_process(there: World) -> None:
     """Until the process of this world has published its status."""
     pause = threading.Event()
@@ -181,9 +196,16 @@ def test_a_process_is_paused_and_resumed_and_drained_only_when_confirmed(
     assert visitor.ask("/process", form | {"action": "retry-now"}).status == 400, "it cannot"
     drained = visitor.ask("/process", form | {"action": "drain", "confirm": "fulfilment"})
     assert drained.headers["location"] == "/processes?group=fulfilment"
-    rows = visitor.ask("/audit?format=json").json["rows"]
-    assert [row["action"] for row in rows[:3]] == ["drain", "resume", "pause"]
+    rows = audited(visitor)
+    assert [row["action"] for row in rows[:4]] == ["drain", "retry-now", "resume", "pause"]
+    assert rows[1]["outcome"].startswith("failed: ")
     assert visitor.ask("/process?name=nobody").status == 404
+
+
+def audited(visitor: Visitor) -> list[Any]:
+    """How actions ended, the newest first; each has a line when it begins, too."""
+    rows = visitor.ask("/audit?format=json").json["rows"]
+    return [row for row in rows if row["outcome"] != "begun"]
 
 
 def test_a_plan_shows_what_would_move_and_never_loads_a_class(
@@ -268,6 +290,64 @@ def test_what_failed_and_what_waits(visitor: Visitor) -> None:
     assert {"billing", "fulfilment"} <= set(orders["readers"])
 
 
+def test_a_partition_that_nobody_answers_for_is_named_and_the_rest_is_shown(
+    there: World, visitor: Visitor
+) -> None:
+    dead, waits = "orders.fulfilment.dlt", "orders.fulfilment.retry.1h"
+    for path, topic in (
+        (f"/dlq/topic?name={dead}", dead),
+        ("/retries/group?topic=orders&group=fulfilment", waits),
+        ("/record?topic=orders&partition=1&offset=1", dead),
+    ):
+        with there.cluster.faults.fail(
+            "ListOffsets", "UNKNOWN_SERVER_ERROR", topic=topic, partition=0, times=1_000
+        ):
+            page = visitor.ask(path)
+            assert page.status == 200, page.text
+            assert f"No leader answers for {topic}-0." in page.text
+            data = visitor.ask(path + "&format=json").json
+        assert data["silent"] == [f"{topic}-0"]
+        assert data.get("rows") or data["found"]
+    with there.cluster.faults.fail(
+        "ListOffsets", "UNKNOWN_SERVER_ERROR", topic="orders", partition=0, times=1_000
+    ):
+        page = visitor.ask("/record?topic=orders&partition=0&offset=1")
+    assert page.status == 503
+    assert "orders-0 cannot be read now" in page.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/group/timeline?name=billing",
+        "/retries/group?topic=orders&group=fulfilment",
+        "/dlq/topic?name=orders.fulfilment.dlt",
+    ],
+)
+def test_a_page_that_reads_whole_topics_does_not_do_so_at_each_sample(
+    path: str, visitor: Visitor
+) -> None:
+    page = visitor.ask(path).text
+    assert 'data-live="no"' in page
+    assert re.search(r'id="live"[^>]* hidden>', page), "it does not say that it is live"
+    assert not re.search(r'id="live"[^>]* hidden>', visitor.ask("/groups").text)
+
+
+def test_a_search_finds_nothing_that_is_hidden(there: World, visitor: Visitor) -> None:
+    """Else answers of yes and no spell a hidden value out, letter by letter."""
+    found = "/dlq/topic?name=orders.fulfilment.dlt&format=json&text="
+    assert len(visitor.ask(found + "DOCUMENT.title").json["rows"]) == 9
+    for rules in (("note",), ("value",), ("other", "value")):
+        with console(there.cluster, masks=rules) as server:
+            masked = Visitor(server.url.rstrip("/"))
+            assert not masked.ask(found + "document.title").json["rows"], rules
+            assert len(masked.ask(found + "no+such+CUSTOMER").json["rows"]) == 9
+    with console(there.cluster, masks=("key", "other")) as server:
+        masked = Visitor(server.url.rstrip("/"))
+        assert len(masked.ask(found + "Document.title").json["rows"]) == 9, "it is shown"
+        assert not masked.ask(found + "%3Cb%3Ekey").json["rows"]
+
+
 def test_a_waiting_record_is_retried_and_another_dead_lettered(
     there: World, visitor: Visitor
 ) -> None:
@@ -300,7 +380,7 @@ def test_a_waiting_record_is_retried_and_another_dead_lettered(
         until(lambda: {r["at"] for r in visitor.ask(path + "&format=json").json["rows"]} == left)
         (letter,) = visitor.ask("/dlq/topic?name=tills.tills-app.dlt&format=json").json["rows"]
         assert letter["reason"] == "dead_lettered_by_hand"
-        audit = visitor.ask("/audit?format=json").json["rows"][:3]
+        audit = audited(visitor)[:3]
         assert [row["action"] for row in audit] == [
             "dead-letter-record",
             "retry-record",
@@ -318,6 +398,18 @@ def test_a_rebalance_has_its_cause(visitor: Visitor) -> None:
     assert view["rows"]
     assert any("till" in row["came"] for row in view["rows"])
     assert view["lanes"]
+
+
+def test_rebalances_that_the_coordinator_has_forgotten_are_read_from_the_log(
+    there: World, visitor: Visitor
+) -> None:
+    """Its memory begins empty after a restart, and where the group moves to."""
+    path = "/group/timeline?name=billing&format=json"
+    before = [row["number"] for row in visitor.ask(path).json["rows"]]
+    there.cluster.move_coordinator("billing")
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        assert admin.group_timeline("billing") == []
+    assert [row["number"] for row in visitor.ask(path).json["rows"]] == before != []
 
 
 def test_what_is_not_there_says_so(visitor: Visitor) -> None:
@@ -360,9 +452,76 @@ def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visito
         back = {name: again.hidden(name) for name in ("plan", "was")}
         assert visitor.ask("/group/offsets", form | back).status == 303
         assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
-    rows = visitor.ask("/audit?format=json").json["rows"]
+    rows = audited(visitor)
     assert [row["action"] for row in rows[:2]] == ["set offsets", "set offsets"]
     assert "127.0.0.1" in rows[0]["who"]
+
+
+def test_offsets_whose_answer_is_lost_are_audited_and_can_be_undone(there: World) -> None:
+    with (
+        console(there.cluster, allow_actions=True) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        try:
+            with there.cluster.faults.cut("OffsetCommit", handled=True, group="exporter"):
+                lost = skip_one(server.url)
+            assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 5
+            assert lost.status == 503
+            assert "set offsets exporter: it is not known whether it was done" in lost.text
+            visitor = Visitor(server.url.rstrip("/"))
+            assert len(visitor.ask("/group/offsets?name=exporter&format=json").json["undos"]) == 1
+            last, first = visitor.ask("/audit?format=json").json["rows"]
+            assert first["outcome"] == "begun"
+            assert json.loads(first["details"])["before"] == {"clicks:0": 4, "clicks:1": 4}
+            assert last["outcome"].startswith("not known: ")
+        finally:
+            admin.alter_group_offsets("exporter", {("clicks", n): 4 for n in (0, 1)})
+
+
+def test_offsets_of_partitions_that_no_leader_answers_for_stay(
+    there: World, visitor: Visitor
+) -> None:
+    """At a time, "no answer" is not "no record since": such a group would continue at the end."""
+    for place in ("@-1h", "earliest"):
+        with there.cluster.faults.fail(
+            "ListOffsets", "UNKNOWN_SERVER_ERROR", topic="clicks", partition=0, times=1_000
+        ):
+            page = visitor.ask(f"/group/offsets?name=exporter&to={place}")
+        assert page.status == 200, page.text
+        assert "No leader answers for clicks-0." in page.text
+        assert json.loads(page.hidden("plan")) == {"clicks:1": 0}
+    times = there.cluster.faults.fail(
+        "ListOffsets", ["NONE"] * 2 + ["UNKNOWN_SERVER_ERROR"] * 9, topic="clicks", partition=0
+    )
+    with times:
+        page = visitor.ask("/group/offsets?name=exporter&to=@-1h")
+    assert json.loads(page.hidden("plan")) == {"clicks:1": 0}, "only the time is not answered"
+
+
+def test_records_that_are_not_there_are_not_read_again_or_skipped(there: World) -> None:
+    """A topic made again, and one whose first records are gone."""
+    tp = TopicPartition("short", 0)
+    with (
+        console(there.cluster) as server,
+        Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
+    ):
+        admin.create_topics([NewTopic(tp.topic, 1)])
+        with Producer(bootstrap_servers=there.cluster.bootstrap) as producer:
+            for _ in range(8):
+                producer.send(tp.topic, b"v")
+        admin.delete_records({tp: 5})
+        visitor = Visitor(server.url.rstrip("/"))
+        for committed, place, figures in (
+            (900, "latest", (0, 0, 1)),
+            (900, "earliest", (3, 0, 1)),
+            (2, "earliest", (0, 0, 1)),
+            (2, "latest", (0, 3, 1)),
+            (6, "shift:+1", (0, 1, 1)),
+        ):
+            admin.alter_group_offsets("shortened", {tp: committed})
+            server.sampler.sample()
+            view = visitor.ask(f"/group/offsets?name=shortened&to={quote(place)}&format=json").json
+            assert (view["again"], view["skipped"], view["changes"]) == figures, place
 
 
 def test_offsets_that_have_moved_since_the_preview_are_not_set(
@@ -390,7 +549,7 @@ def test_offsets_that_have_moved_since_the_preview_are_not_set(
 
 
 def test_an_audit_that_cannot_be_written_is_said_before_or_after(
-    there: World, tmp_path: Path
+    there: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is done that cannot be noted; what was done all the same is said to be done."""
     place, path = TopicPartition("clicks", 0), tmp_path / "folder" / "audit.jsonl"
@@ -412,14 +571,22 @@ def test_an_audit_that_cannot_be_written_is_said_before_or_after(
         assert "Is a directory" in refused.text
         assert admin.list_group_offsets("exporter")[place].offset == 4
     with (
-        console(there.cluster, allow_actions=True, audit=Path("/dev/full")) as server,
+        console(there.cluster, allow_actions=True, audit=tmp_path / "full.jsonl") as server,
         Admin(bootstrap_servers=there.cluster.bootstrap) as admin,
     ):
+        alter, full = server.admin.alter_group_offsets, Path("/dev/full")
+
+        def fill_the_disk(*offsets: Any) -> None:
+            alter(*offsets)
+            (tmp_path / "full.jsonl").unlink()
+            (tmp_path / "full.jsonl").symlink_to(full)
+
+        monkeypatch.setattr(server.admin, "alter_group_offsets", fill_the_disk)
         try:
             done = skip_one(server.url)
             assert done.status == 503
             assert "set offsets exporter: done" in done.text
-            assert "/dev/full cannot be written: No space left" in done.text
+            assert "full.jsonl cannot be written: No space left" in done.text
             assert admin.list_group_offsets("exporter")[place].offset == 5
             assert "set offsets" in Visitor(server.url.rstrip("/")).ask("/audit").text
         finally:
@@ -445,6 +612,8 @@ def test_a_redrive_whose_begin_cannot_be_noted_is_not_begun(there: World) -> Non
 
 
 def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visitor) -> None:
+    none = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A1-0")
+    assert none.status == 400, "a range from its end sent nothing"
     page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A0-1")
     assert "<strong>2</strong>" in page.text
     form = {name: page.hidden(name) for name in ("form_token", "name", "id", "offsets")}
@@ -601,8 +770,9 @@ def test_a_fault_is_previewed_set_met_and_removed(there: World, visitor: Visitor
     remove = {"form_token": form["form_token"], "id": str(made["id"])}
     assert visitor.ask("/broker/fault/remove", remove).status == 303
     assert visitor.ask("/broker?format=json").json["faults"] == before
-    rows = visitor.ask("/audit?format=json").json["rows"]
+    rows = audited(visitor)
     assert [row["action"] for row in rows[:2]] == ["remove fault", "add fault"]
+    assert rows[1]["target"] == f"fault {made['id']}"
 
 
 def test_the_preview_of_a_fault_counts_the_requests_that_it_would_have_met(

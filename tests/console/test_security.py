@@ -30,6 +30,7 @@ def test_another_name_for_this_machine_is_refused() -> None:
     assert not guard.host_is_ours("evil.example:8088")
     assert not guard.host_is_ours("127.0.0.1.evil.example")
     assert not guard.host_is_ours("")
+    assert not guard.host_is_ours("[")
 
 
 def test_a_cookie_has_the_port_that_the_browser_sees() -> None:
@@ -45,11 +46,14 @@ def test_sessions_and_form_tokens_are_of_one_process() -> None:
     assert not other.session_is_ours(session)
     assert not guard.session_is_ours(session + "0")
     assert not guard.session_is_ours(None)
+    assert not guard.session_is_ours("name.\xe4")
     form = {"form_token": guard.form_token(session)}
     here = "127.0.0.1:8088"
     assert guard.post_is_ours(session, form, f"http://{here}", here)
     assert guard.post_is_ours(session, form, None, here)
     assert not guard.post_is_ours(session, form, "http://evil.example", here)
+    assert not guard.post_is_ours(session, form, "http://[", here)
     assert not guard.post_is_ours(session, {}, f"http://{here}", here)
+    assert not guard.post_is_ours(session, {"form_token": "\xe4"}, f"http://{here}", here)
     assert not guard.post_is_ours(None, form, f"http://{here}", here)
     assert not guard.post_is_ours(guard.new_session(), form, f"http://{here}", here)

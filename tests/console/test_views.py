@@ -64,6 +64,8 @@ def test_what_a_rule_matches_is_not_shown() -> None:
     assert Masks(("value",)).value(b"{}").text == MASK
     assert Masks(("value",)).key(b"k").text == "k"
     assert Masks(("key",)).key(b"k").text == MASK
+    deep = b'{"a":' * 600 + b"1" + b"}" * 600
+    assert masks.value(deep).text == MASK, "nested too deep to be masked by name"
 
 
 def test_only_what_comes_back_as_it_was_is_offered_for_editing() -> None:

@@ -104,7 +104,7 @@ def process(cluster: Embedded) -> Iterator[Agent]:
             state[0],
             {"lag": 3, "partitions": 9, "last_failure": "<u>odd</u>"},
             [row],
-            ["<script>alert('trouble')</script>"],
+            ["<script>alert('trouble')</script>", "half a pair: \ud83d"],
         ),
         actions,
     )

@@ -59,6 +59,25 @@ def test_since_when_and_when_members_changed() -> None:
     assert three.groups["g"].line is three.lines[0] or three.groups["g"].line == three.lines[0]
 
 
+def test_a_group_that_is_not_visible_for_a_while_goes_on_as_before() -> None:
+    first = snapshot(0, look(0, "g", {AT: seen(5, 50)}, TILL))
+    second = snapshot(40, look(40, "g", {AT: seen(5, 60)}, TILL))
+    away = snapshot(80, not_described={"g": "broker 1 does not answer"}, unseen=second.groups)
+    back = snapshot(120, look(120, "g", {AT: seen(5, 70)}, TILL))
+    moved = snapshot(120, look(120, "g", {AT: seen(5, 70)}, member("other", AT)))
+    found = overview(second, first, Evidence(), overview(first, None, Evidence()))
+    assert found.lines[0].health is Health.STUCK
+    for at_s in (80, 90):
+        found = overview(replace(away, at_ms=at_s * 1_000), second, Evidence(), found)
+        assert found.lines[0].health is Health.NOT_SEEN
+        assert found.lines[0].since_ms == 80_000
+    seen_again = overview(back, away, Evidence(), found).lines[0]
+    assert (seen_again.health, seen_again.since_ms) == (Health.STUCK, 40_000)
+    assert seen_again.changed_ms is None
+    other = overview(moved, away, Evidence(), found).lines[0]
+    assert (other.changed_ms, other.rebalances_ms) == (120_000, (120_000,))
+
+
 def test_the_time_of_a_record_is_exact_and_more_evidence_changes_one_group_alone() -> None:
     tp = TopicPartition(*AT)
     before = snapshot(0, *(look(0, n, {AT: seen(5, 50)}, TILL) for n in ("a", "b")))

@@ -6,7 +6,7 @@ import pytest
 
 from kohort import TopicPartition
 from kohort.errors import ConfigError, UsageError
-from kohort.observe.resets import Place, parse_place, targets
+from kohort.observe.resets import Place, again_and_skipped, parse_place, targets
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -48,3 +48,21 @@ def test_targets() -> None:
     with pytest.raises(UsageError, match="t-1"):
         to(Place("offset", 40))
     assert list(targets(Place("latest"), at, {A: 0}, {A: 9}, {})) == [A]
+
+
+@pytest.mark.parametrize(
+    ("current", "new", "figures"),
+    [
+        (50, 20, (30, 0)),
+        (20, 50, (0, 30)),
+        (5, 10, (0, 0)),
+        (5, 40, (0, 30)),
+        (900, 100, (0, 0)),
+        (900, 10, (90, 0)),
+        (50, 900, (0, 50)),
+    ],
+)
+def test_what_is_not_in_the_log_is_neither_read_again_nor_skipped(
+    current: int, new: int, figures: tuple[int, int]
+) -> None:
+    assert again_and_skipped(current, new, first=10, end=100) == figures

@@ -38,10 +38,10 @@ class Held(SchemaRegistry):
         self.asked_on: list[threading.Thread] = []
         self.go = threading.Event()
 
-    def _call(self, path, body=None):
+    def _call(self, path, body=None, *, everywhere=False):
         self.asked_on.append(threading.current_thread())
         assert self.go.wait(PATIENCE_S)
-        return super()._call(path, body)
+        return super()._call(path, body, everywhere=everywhere)
 
 
 def produce_framed(fake: Registry, bootstrap: str, topic: str, number: int) -> None:

@@ -184,15 +184,15 @@ def run_to_the_end(engine: Engine, member: Member, refused: Refused) -> tuple[Ru
     now_ms = 0
     shell = ExactRunner if isinstance(engine, ExactEngine) else Runner
     runner = shell(engine, fake(member), [], now_ms=lambda: now_ms, steady_ms=lambda: now_ms)
-    wait = runner._inbox_first
+    wait = runner._handle_next_events
 
-    def passing(left_ms: int) -> None:
+    def passing(wait_ms: int) -> None:
         nonlocal now_ms
         if runner._inbox.empty():
-            now_ms += left_ms
-        wait(0 if runner._inbox.empty() else left_ms)
+            now_ms += wait_ms
+        wait(0 if runner._inbox.empty() else wait_ms)
 
-    runner._inbox_first = passing
+    runner._handle_next_events = passing
     fake(runner).transactor = refused
     refused.start(runner.post)
     runner.stop()

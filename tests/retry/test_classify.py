@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kohort.errors import ClosedError, UsageError
 from kohort.retry.classify import (
     Classifier,
     Disposition,
@@ -63,6 +64,8 @@ class NotFoundError(OSError, ValueError):
         (ZeroDivisionError("x"), True),
         (UnicodeDecodeError("utf-8", b"", 0, 1, "bad"), True),
         (AssertionError("x"), True),
+        (UsageError("this app has no store"), True),
+        (ClosedError("the producer is closed"), False),
         (TimeoutError("x"), False),
         (ConnectionError("x"), False),
         (RuntimeError("x"), False),

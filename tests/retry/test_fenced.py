@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kohort.config import parse_duration_ms
 from kohort.errors import DataLossError
 from kohort.retry.classify import Permanent, RetryAfter, Temporary
 from kohort.retry.copies import Attempt, Copy, ladder, redrive_copy
@@ -435,29 +436,57 @@ def test_strangers_in_a_retry_topic_go_to_failed(world: World) -> None:
     assert world.failed() == ["in.g.retry.2s/0/0"]
 
 
-def test_redrive_runs_each_record_once(world: World) -> None:
+@pytest.mark.parametrize("targets", [["entry"] * 2, ["2s"] * 2, ["5s"] * 2, ["2s", "entry"]])
+def test_redrive_runs_each_record_once(world: World, targets: list[str]) -> None:
     """R9, spec 5.6: another round; a redrive repeated by a crashed tool is a no-op."""
     world.produce(0, b"bad", b"4")
     world.run_all()
     world.handle = lambda record, store: row(record)
-    failed = world.logs[world.topics.dead_letter, 0]
-    for _ in range(2):
-        for c in failed:
-            attempt = Attempt(
-                parse(c.headers).origin,
-                0,
-                (world.topics.dead_letter, 0, c.offset),
-                c.key,
-                c.value,
-                c.headers,
-                parse(c.headers),
-            )
-            world.publish(
-                [redrive_copy(attempt, topics=world.topics, redrive_id="r", now_ms=world.now)]
-            )
+    for target in targets:
+        redrive_all(world, target)
     world.run_all()
     world.check()
     assert world.loaded() == ["in/0/0", "in/0/1"]
+
+
+@pytest.mark.parametrize("target", ["entry", "2s", "5s"])
+def test_what_fails_again_after_a_redrive_has_failed_once_more(world: World, target: str) -> None:
+    world.produce(0, b"bad", b"9")
+    world.run_all()
+    redrive_all(world, target)
+    world.run_all()
+    world.check()
+    assert world.failed() == ["in/0/0", "in/0/1"]
+    newest = "SELECT retry_id, max(redrive_count) FROM kohort_ledger WHERE status = 'failed' "
+    assert world.ask(f"{newest} GROUP BY retry_id ORDER BY retry_id") == [
+        ("in/0/0", 1),
+        ("in/0/1", 1),
+    ]
+
+
+def redrive_all(world: World, target: str) -> None:
+    """Send the dead letters to the entry topic, or to the retry topic of a delay."""
+    topics = world.topics
+    to, number = topics.entry, 0
+    if target != "entry":
+        to, number = topics.retry_topic(parse_duration_ms(target)), {"2s": 1, "5s": 3}[target]
+    for c in world.logs[topics.dead_letter, 0]:
+        said = parse(c.headers)
+        at = (topics.dead_letter, 0, c.offset)
+        attempt = Attempt(said.origin, 0, at, c.key, c.value, c.headers, said)
+        world.publish(
+            [
+                redrive_copy(
+                    attempt,
+                    topics=topics,
+                    redrive_id="r",
+                    now_ms=world.now,
+                    topic=to,
+                    number=number,
+                )
+            ]
+        )
+    world.now += 10_000  # the copies are due: no row says that something is owed yet
 
 
 def test_only_the_copy_that_the_ledger_names_is_backed(world: World) -> None:

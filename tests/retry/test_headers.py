@@ -213,6 +213,28 @@ def test_redrive_starts_a_new_round() -> None:
     assert (tried.number, tried.redrive_count, tried.origin) == (0, 1, attempt().origin)
 
 
+@pytest.mark.parametrize(("target", "number"), [("0s", 0), ("5m", 2)])
+def test_a_round_has_a_first_failure_of_its_own(target: str, number: int) -> None:
+    """Also one that begins in a retry topic; a retry of it keeps the time."""
+    failed, _ = copy_for(attempt(), stated("r", permanent=True), topics=TOPICS, now_ms=5)
+    topic = f"flights.loader.retry.{target}"
+    sent = redrive_copy(
+        attempt(list(failed.headers), previous=failed.retry),
+        topics=TOPICS,
+        redrive_id="a",
+        now_ms=9,
+        topic=topic,
+        number=number,
+    )
+    tried = reread(sent.headers, topic, TOPICS.delays_ms[topic])
+    copy, step = copy_for(tried, stated("r", permanent=False), topics=TOPICS, now_ms=20)
+    assert step is not None
+    assert copy.retry.first_failed_at_ms == 20
+    tried = reread(copy.headers, copy.topic, step.delay_ms)
+    copy, _ = copy_for(tried, stated("r", permanent=True), topics=TOPICS, now_ms=30)
+    assert copy.retry.first_failed_at_ms == 20
+
+
 def test_retry_after_is_temporary_and_carries_its_delay() -> None:
     assert RetryAfter("10m", "later").min_delay_ms == 600_000
     assert Temporary("x").retriable

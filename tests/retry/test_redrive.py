@@ -6,13 +6,22 @@ import itertools
 
 import pytest
 
-from kohort import Admin, App, Producer
+from kohort import Admin, App, Consumer, Producer
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
-from kohort.errors import ConfigError, FencedError, UsageError
+from kohort.errors import (
+    BrokerError,
+    ConfigError,
+    ErrorCode,
+    FencedError,
+    KafkaTimeoutError,
+    UsageError,
+)
 from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.retry import Permanent
 from kohort.retry import headers as h
+from kohort.retry.classify import stated
+from kohort.retry.copies import Attempt, copy_for, ladder
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.reading import pages_to_end
 from kohort.retry.redrive import Choice, Redrive, Report
@@ -117,6 +126,22 @@ def test_chosen_ones_by_reason_and_by_place(cluster) -> None:
     assert (some.sent, some.not_chosen) == (3, 27)
     none = failures.redrive("late", Choice(since_ms=1 << 50)).preview()
     assert none.sent == 0
+
+
+def test_the_value_of_a_stub_is_read_with_settings_of_all_roles(cluster) -> None:
+    """A redrive reads and writes: the one configuration has keys of consumers and producers."""
+    failures = Failures(cluster, count=3)
+    failed = [TopicPartition(failures.topics.dead_letter, n) for n in range(3)]
+    reads = ConsumerConfig.from_mapping(failures.client)
+    (first, *_) = (record for page in pages_to_end(reads, failed) for record in page)
+    assert first.value is not None
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        stub = [*first.headers, (h.VALUE_OMITTED, b"%d" % len(first.value))]
+        producer.send(failures.topics.dead_letter, None, first.key, headers=stub)
+    settings = {**failures.client, "max_request_size": 1 << 20, "fetch_min_bytes": 1}
+    report = Redrive("r1", failures.topics, settings).run()
+    assert (report.sent, report.value_gone) == (4, 0)
+    assert sorted(record.value for record in failures.entry()).count(first.value) == 2
 
 
 def test_the_same_id_again_does_nothing(cluster) -> None:
@@ -353,3 +378,120 @@ def test_nothing_has_ever_failed(cluster) -> None:
         Redrive("r", topics, {**client, "no_such_key": 1}).run()
     with pytest.raises(ConfigError, match="use letters, digits"):
         Redrive("a b", topics, {})
+
+
+class Stubs:
+    """Two dead letters that left a small and a large value at their origin; then one with it."""
+
+    def __init__(self, cluster: Cluster, **entry: str) -> None:
+        self.cluster = cluster
+        self.topic = f"orders-{next(_numbers)}"
+        self.topics = RetryTopics(self.topic, "billing", RetryPolicy.parse("1h"))
+        cluster.create_topic(self.topic, partitions=1)
+        cluster.create_topic(self.topics.dead_letter, partitions=1)
+        cluster.create_topic(self.topics.entry, partitions=1, config=entry)
+        self.values = [b"s" * 10, b"l" * 50_000, b"kept"]
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for value in self.values:
+                at = producer.send(self.topic, value, b"k").result(PATIENCE_S)
+                origin = h.Origin(self.topic, 0, at.offset, at.timestamp_ms)
+                tried = Attempt(origin, 0, (self.topic, 0, at.offset), b"k", value, [])
+                failure = stated("x", permanent=True)
+                copy, _ = copy_for(tried, failure, topics=self.topics, now_ms=1)
+                *_, stub = ladder(copy)
+                sent = copy if value == b"kept" else stub
+                producer.send(copy.topic, sent.value, b"k", headers=sent.headers)
+
+    def redrive(self, **client) -> Redrive:
+        settings = {"bootstrap_servers": self.cluster.bootstrap, **client}
+        return Redrive("stubs", self.topics, settings)
+
+    def sent(self) -> list[bytes | None]:
+        config = ConsumerConfig.from_mapping(
+            {"bootstrap_servers": self.cluster.bootstrap, "isolation_level": "read_committed"}
+        )
+        pages = pages_to_end(config, [TopicPartition(self.topics.entry, 0)])
+        return [record.value for page in pages for record in page]
+
+
+def test_the_values_of_stubs_are_read_at_their_origin(cluster) -> None:
+    """With settings of a producer, too, which a consumer does not know."""
+    stubs = Stubs(cluster)
+    assert stubs.redrive(linger_ms=1).run().sent == 3
+    assert stubs.sent() == stubs.values
+
+
+def test_a_record_that_the_target_does_not_take_is_left_out(cluster) -> None:
+    """It ended the transaction of its page, and so every run to come."""
+    stubs = Stubs(cluster, **{"max.message.bytes": "20000"})
+    assert (stubs.redrive().preview().sent, stubs.redrive().preview().too_large) == (2, 1)
+    report = stubs.redrive().run()
+    assert (report.sent, report.too_large, report.finished) == (2, 1, True)
+    assert stubs.sent() == [stubs.values[0], b"kept"]
+
+
+def test_a_record_that_the_client_does_not_send_is_left_out(cluster) -> None:
+    stubs = Stubs(cluster)
+    report = stubs.redrive(max_request_size=20_000).run()
+    assert (report.sent, report.too_large, report.finished) == (2, 1, True)
+
+
+def test_a_codec_may_make_it_small_enough(cluster) -> None:
+    stubs = Stubs(cluster, **{"max.message.bytes": "20000"})
+    assert stubs.redrive(compression_type="gzip").run().sent == 3
+
+
+def test_a_value_that_does_not_come_is_not_gone(cluster, monkeypatch) -> None:
+    """A leader that is away for a while: the position was committed past the record."""
+    stubs = Stubs(cluster)
+    poll = Consumer.poll
+
+    def silent(self, timeout, *, max_records=None):
+        if any(tp.topic == stubs.topic for tp in self.assignment()):
+            return []
+        return poll(self, timeout, max_records=max_records)
+
+    with monkeypatch.context() as away:
+        away.setattr(Consumer, "poll", silent)
+        with pytest.raises(KafkaTimeoutError, match="none came"):
+            stubs.redrive().run()
+    assert stubs.sent() == []
+    assert stubs.redrive().run().sent == 3
+
+
+def test_a_refusal_is_not_taken_for_a_value_that_is_gone(cluster, monkeypatch) -> None:
+    stubs = Stubs(cluster)
+
+    poll = Consumer.poll
+
+    def refused(self, timeout, *, max_records=None):
+        if any(tp.topic == stubs.topic for tp in self.assignment()):
+            raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "")
+        return poll(self, timeout, max_records=max_records)
+
+    with monkeypatch.context() as away:
+        away.setattr(Consumer, "poll", refused)
+        with pytest.raises(BrokerError):
+            stubs.redrive().run()
+    assert stubs.redrive().run().sent == 3
+
+
+def test_the_value_is_gone_with_its_topic(cluster) -> None:
+    """Also where the topic was created again, and holds no such record yet."""
+    stubs = Stubs(cluster)
+    with Admin({"bootstrap_servers": cluster.bootstrap}) as admin:
+        admin.delete_topics([stubs.topic])
+    report = stubs.redrive(default_api_timeout_ms=2_000).preview()
+    assert (report.sent, report.value_gone) == (1, 2)
+    cluster.create_topic(stubs.topic, partitions=1)
+    report = stubs.redrive().run()
+    assert (report.sent, report.value_gone, report.finished) == (1, 2, True)
+
+
+def test_the_value_is_gone_when_retention_has_taken_it(cluster) -> None:
+    stubs = Stubs(cluster)
+    with Admin({"bootstrap_servers": cluster.bootstrap}) as admin:
+        admin.delete_records({TopicPartition(stubs.topic, 0): 1})
+    report = stubs.redrive().run()
+    assert (report.sent, report.value_gone) == (2, 1)
+    assert stubs.sent() == stubs.values[1:]

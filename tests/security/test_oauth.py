@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 import time
 from base64 import b64decode, urlsafe_b64encode
@@ -16,8 +17,10 @@ import pytest
 
 from kohort import Admin, Producer
 from kohort.broker.security.jwks import Jwks
+from kohort.client.cluster.credentials import Credentials
 from kohort.client.cluster.oidc import fetch_token
-from kohort.errors import AuthenticationError, ConfigError, ConnectionFailedError
+from kohort.client.common.config import AdminConfig
+from kohort.errors import AuthenticationError, ConfigError, ConnectionFailedError, KohortError
 from kohort.sasl.oauthbearer import Token
 from kohort.sasl.tokens import TokenRules
 from kohort.testing import Cluster
@@ -139,6 +142,70 @@ def test_a_provider_that_returns_no_token(start: Start, returned: object, named:
         admin.describe_cluster()
 
 
+class StoppedLoop:
+    """A loop's clock and its mailbox: `fetched` waits for what a thread has sent, and runs it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def call_soon_threadsafe(self, fn: Callable[..., object], *args: Any) -> None:
+        self.calls.put(lambda: fn(*args))
+
+    def fetched(self) -> None:
+        self.calls.get(timeout=PATIENCE_S)()
+
+
+def test_a_token_is_used_until_it_ends_while_no_new_one_can_be_got(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else an issuer that is down for a moment ends a client that is logged in."""
+    loop, asked = StoppedLoop(), list[int]()
+    outcomes: list[Token | Exception] = [
+        Token("first", 100_000, "carol"),
+        ConnectionRefusedError("no issuer"),
+        ValueError("hidden-token"),
+        ConnectionRefusedError("no issuer"),
+        Token("second", 400_000, "carol"),
+    ]
+
+    def provider() -> Token:
+        asked.append(loop.now_ms)
+        outcome = outcomes[len(asked) - 1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    credentials = Credentials(
+        AdminConfig(
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauthbearer_token_provider=provider,
+        )
+    )
+
+    def login(now_ms: int) -> Any:
+        loop.now_ms, found = now_ms, list[Any]()
+        before = len(asked)
+        credentials.begin(loop, found.append)  # type: ignore[arg-type]
+        if not found:
+            loop.fetched()
+        assert len(asked) - before <= 1
+        answer = found.pop()
+        return answer if isinstance(answer, KohortError) else answer.first().split(b" ")[1]
+
+    first = b"first\x01\x01"
+    assert [login(at) for at in (0, 79_999, 80_001, 89_000, 95_000)] == [first] * 5
+    assert asked == [0, 80_001, 95_000]  # for ten seconds after a failure it is not asked again
+    assert caplog.text.count("no new token can be got") == 2
+    assert "hidden-token" not in caplog.text
+    assert isinstance(login(99_500), ConnectionFailedError)  # it could end on the way
+    assert login(99_600) == b"second\x01\x01"
+
+
 class Issuer:
     """A token endpoint, and a JWKS document, on this machine."""
 
@@ -159,6 +226,9 @@ class Issuer:
 
             def _say(self) -> None:
                 code, body = issuer.answer
+                if not code:  # no HTTP
+                    self.wfile.write(body)
+                    return
                 self.send_response(code)
                 if code == 302:
                     self.send_header("Location", "file:///etc/passwd")
@@ -215,6 +285,7 @@ def test_client_credentials(start: Start, issuer: Issuer) -> None:
         ((302, b""), AuthenticationError),
         ((200, b"[]"), AuthenticationError),
         ((200, b'{"access_token": ""}'), AuthenticationError),
+        ((200, b"[" * 100_000), AuthenticationError),
         ((503, b""), ConnectionFailedError),
         ((429, b""), ConnectionFailedError),
     ],
@@ -228,6 +299,68 @@ def test_an_issuer_that_refuses(
         fetch_token(issuer.url, "me", "hidden", None, None, 100_000, 0)
     assert "hidden" not in str(caught.value)
     assert len(issuer.asked) == 1
+
+
+def test_extensions_are_sent_with_the_token(issuer: Issuer) -> None:
+    issuer.answer = (200, b'{"access_token": "t"}')
+    loop, found = StoppedLoop(), list[Any]()
+    credentials = Credentials(
+        AdminConfig.from_mapping(
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": issuer.url,
+                "sasl.oauthbearer.client.id": "me",
+                "sasl.oauthbearer.client.secret": "hidden",
+                "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool=2",
+            }
+        )
+    )
+    credentials.begin(loop, found.append)  # type: ignore[arg-type]
+    loop.fetched()
+    sent = found[0].first().decode().strip("\x01").split("\x01")
+    assert sent == ["n,,", "auth=Bearer t", "logicalCluster=lkc-1", "identityPoolId=pool=2"]
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "ends_ms"),
+    [
+        (b"3599", 3_600_000),
+        (b'"3599"', 3_600_000),  # Azure AD v1
+        (b"0.5", 1_500),
+        (b"Infinity", None),
+        (b"NaN", None),
+        (b"1e308", None),
+        (b"1" + b"0" * 400, None),
+        (b'"' + b"9" * 5_000 + b'"', None),
+        (b'"soon"', None),
+        (b"true", None),
+        (b"null", None),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_how_long_a_token_lasts(issuer: Issuer, lasts_s: bytes, ends_ms: int | None) -> None:
+    """Where the answer does not say, each connection asks for a token of its own."""
+    issuer.answer = (200, b'{"access_token": "t", "expires_in": ' + lasts_s + b"}")
+    found = fetch_token(issuer.url, "me", "hidden", None, None, 100_000, 1_000)
+    assert found == Token("t", ends_ms, "me")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"access',
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+        b"HTTP/1.1 408 Request Timeout\r\n\r\n",
+        b"",
+    ],
+    ids=["length", "chunk", "408", "nothing"],
+)
+def test_an_answer_that_is_cut_off_may_be_tried_again(issuer: Issuer, raw: bytes) -> None:
+    """A refusal would end the client."""
+    issuer.answer = (0, raw)
+    with pytest.raises(ConnectionFailedError):
+        fetch_token(issuer.url, "me", "hidden", None, None, 100_000, 0)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://example.com/", "ftp://x/", "x", ""])
@@ -329,6 +462,26 @@ def test_a_refused_read_of_keys_keeps_no_connection(issuer: Issuer) -> None:
         Jwks(issuer.url, TokenRules(), 1)
     assert isinstance(caught.value.__cause__, HTTPError)
     assert caught.value.__cause__.fp.closed
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0\r\n", b"", b"[" * 100_000], ids=["ssh", "cut", "deep"])
+def test_keys_that_are_none_leave_those_of_before(
+    issuer: Issuer, raw: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An answer that is no HTTP, or JSON without an end."""
+    pytest.importorskip("jwt")
+    key, now_s = new_key(), [0.0]
+    issuer.answer = (200, document(one=key))
+    keys = Jwks(issuer.url, TokenRules(), 1_000, clock=lambda: now_s[0])
+    issuer.answer = (200, raw) if raw.startswith(b"[") else (0, raw)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Jwks(issuer.url, TokenRules(), 1)
+    now_s[0] = 2.0
+    assert keys.verify(signed(key, "one"), int(time.time() * 1_000))[0] == "dave"
+    for thread in threading.enumerate():
+        if thread.name == "kohort-jwks":
+            thread.join(PATIENCE_S)
+    assert "the keys of tokens are those of before" in caplog.text
 
 
 @pytest.mark.parametrize("url", ["http://example.com/", "ftp://x/y", "file:///no/such/file", "x"])

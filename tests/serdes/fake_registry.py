@@ -20,6 +20,10 @@ class Registry:
         self.asked: list[str] = []
         self.authorization: list[str | None] = []
         self.fail_with: int | None = None
+        self.lacks: set[str] = set()
+        """Paths that this one does not know yet, as a follower that is behind."""
+        self.raw: list[bytes] = []
+        """Sent as they stand, one for each request, before anything is answered."""
         self.url = ""
         self.serialized: dict[str, str] = {}
         """Descriptors in base64 by the source of a Protobuf schema."""
@@ -29,6 +33,11 @@ class Registry:
         if self.fail_with is not None:
             return self.fail_with, {"error_code": self.fail_with * 100, "message": "no"}
         path, _, query = path.partition("?")
+        if path in self.lacks:
+            return 404, {"error_code": 40403, "message": "Schema not found"}
+        return self.found(path, query, body)
+
+    def found(self, path: str, query: str, body: Any) -> tuple[int, dict[str, Any]]:
         if match := re.fullmatch(r"/schemas/ids/(\d+)", path):
             at = int(match[1]) - 1
             if at < len(self.schemas):
@@ -81,6 +90,9 @@ def running() -> Iterator[Registry]:
 
         def _answer(self, body: Any) -> None:
             registry.authorization.append(self.headers["Authorization"])
+            if registry.raw:
+                self.wfile.write(registry.raw.pop(0))
+                return
             code, said = registry.answer(self.command, self.path, body)
             data = json.dumps(said).encode()
             self.send_response(code)

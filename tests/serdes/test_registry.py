@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import Any
 
 import pytest
@@ -269,6 +270,25 @@ def test_an_unknown_id_is_a_value_and_is_not_asked_for_again_at_once(fake, clien
     with pytest.raises(SchemaRegistryError):
         client.by_id(9)
     assert fake.asked == ["GET /schemas/ids/9"]
+
+
+def test_a_refusal_that_is_kept_does_not_grow(client):
+    """Every record with the id meets it: its traceback, and what that keeps alive, stays short."""
+
+    def refused() -> SchemaRegistryError:
+        with pytest.raises(SchemaRegistryError) as caught:
+            client.by_id(9)
+        return caught.value
+
+    refused()
+    second = refused()
+    frames = len(traceback.extract_tb(second.__traceback__))
+    for _ in range(48):
+        refused()
+    last = refused()
+    assert len(traceback.extract_tb(last.__traceback__)) == frames
+    assert str(last) == str(second)
+    assert (last.retriable, last.__context__) == (second.retriable, None)
 
 
 def test_a_schema_of_another_kind_is_refused(client):

@@ -12,12 +12,20 @@ import pytest
 from kohort import Admin
 from kohort.observe.spark_query import FAILED, RUNS, STOPPED, WAITS, QueryNote, note_of, why_unmoved
 from kohort.spark.health import QueryHealth, after, offsets_in, unread
+from kohort.spark.watching import _with_oldest
 from tests.patience import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kohort.testing import Cluster
+
+
+def test_a_record_without_a_time_has_no_age() -> None:
+    query = QueryHealth("q", "1", next={("a", 0): 1, ("a", 1): 1}, ends={("a", 0): 3, ("a", 1): 3})
+    found = _with_oldest(query, {("a", 0): (-1, 10), ("a", 1): (1_000, 10)})
+    assert (found.bytes_behind, found.oldest_ms) == (40, None)
+    assert _with_oldest(query, {("a", 0): (2_000, 1), ("a", 1): (1_000, 1)}).oldest_ms == 1_000
 
 
 def progress(end: Any, latest: Any, batch: int = 3) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,40 @@ def test_avro_with_a_registry_is_typed_columns(
         )
     assert [(r.id, r.city) for r in rows] == [(1, None), (2, "A"), (None, None)]
     assert "does not begin as a schema registry's format" in rows[2]._error
+
+
+@pytest.mark.extended
+def test_protobuf_durations_are_intervals(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    """Spark counts with them, and reads from JSON what it writes as JSON."""
+    pytest.importorskip("ptars")
+    from tests.spark.formats.test_protobuf import from_the_library, spans, text
+
+    name = topic(1)
+    long, at = b"\x08\x3c\x10\xe8\x07", b"\x08\x09"  # a minute and a microsecond; nine o'clock
+    span = b"\x0a\x05" + long + b"\x12\x05" + long + b"\x22\x02" + at
+    produce(name, (0, None, span), (0, None, b""))
+    frame = (
+        spark.read.format("kohort")
+        .options(**{"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name})
+        .options(valueFormat="protobuf", valueMessage="s.Span")
+        .option("valueSchema", text(from_the_library("duration"), *spans()))
+        .load()
+        .select("value.*", "_error")
+    )
+    kinds = dict(frame.dtypes)
+    assert (kinds["long"], kinds["at"]) == ("interval day to second", "bigint")
+    ddl = "long INTERVAL DAY TO SECOND, longs ARRAY<INTERVAL DAY TO SECOND>"
+    again = f"from_json(to_json(struct(long, longs)), '{ddl}') AS again"
+    rows = frame.selectExpr("long * 2 AS twice", "long", "longs", "at", "_error", again).collect()
+    whole = timedelta(seconds=60, microseconds=1)
+    first, second = rows
+    assert (first._error, second._error) == (None, None)
+    assert (first.twice, first.long, first.longs) == (2 * whole, whole, [whole])
+    assert (first["at"], second["at"]) == (9 * 3_600_000_000, None)
+    assert (first.again.long, first.again.longs) == (whole, [whole])
+    assert (second.long, second.longs) == (None, [])
 
 
 @pytest.mark.extended

@@ -66,6 +66,7 @@ class GroupLine:
             first look.
         rebalances_ms: when rebalances were seen between two looks, the recent ones.
         error: why the group could not be described; empty otherwise.
+        last_seen: where it is not visible, its line when it last was.
     """
 
     group: str
@@ -84,6 +85,7 @@ class GroupLine:
     error: str = ""
     changed_ms: int | None = None
     rebalances_ms: tuple[int, ...] = ()
+    last_seen: GroupLine | None = None
 
     @property
     def severity(self) -> tuple[int, int, int, str]:
@@ -169,15 +171,19 @@ def overview(
         The groups, and a line for each.
     """
     known = {line.group: line for line in previous.lines} if previous else {}
-    looks: Mapping[str, Look] = previous.snapshot.groups if previous else {}
     views = {
         name: _view(
             name,
             look,
             now.at_ms,
-            before.groups.get(name) if before else None,
+            before.last_look(name) if before else None,
             evidence,
-            _rebalances(known.get(name), looks.get(name), look, now.at_ms),
+            _rebalances(
+                known.get(name),
+                previous.snapshot.last_look(name) if previous else None,
+                look,
+                now.at_ms,
+            ),
         )
         for name, look in now.groups.items()
     }
@@ -197,8 +203,14 @@ def _lasting(
     """With since when it has been so, and when its members were last seen to change."""
     if was is None or previous is None:
         return replace(line, since_ms=now.at_ms)
+    visible = was.last_seen or was
+    if line.health is Health.NOT_SEEN:
+        last_seen = None if visible.health is Health.NOT_SEEN else visible
+        line = replace(line, rebalances_ms=was.rebalances_ms, last_seen=last_seen)
+    else:
+        was = visible
     since_ms = was.since_ms if was.health is line.health else now.at_ms
-    before, after = previous.snapshot.groups.get(line.group), now.groups.get(line.group)
+    before, after = previous.snapshot.last_look(line.group), now.groups.get(line.group)
     moved = before is not None and after is not None and _owners(before) != _owners(after)
     return replace(line, since_ms=since_ms, changed_ms=now.at_ms if moved else was.changed_ms)
 

@@ -99,6 +99,24 @@ def targets(
     return offsets
 
 
+def again_and_skipped(old: int, new: int, first: int, end: int) -> tuple[int, int]:
+    """What a new committed offset makes of the records in the log.
+
+    An offset outside the log counts as the nearest one in it: no record is beyond.
+
+    Args:
+        old: the committed offset until now.
+        new: the one to be.
+        first: where the log begins.
+        end: where the log ends.
+
+    Returns:
+        How many are read once more, and how many never.
+    """
+    source, target = (min(max(first, at), end) for at in (old, new))
+    return max(0, source - target), max(0, target - source)
+
+
 def place_exactly(tp: TopicPartition, offset: int, first: int, end: int) -> int:
     """The offset. Raises UsageError for one that the partition does not have (any more)."""
     if not first <= offset <= end:

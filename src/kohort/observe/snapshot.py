@@ -6,13 +6,29 @@ for the ends of logs, so that a group that moves meanwhile is never ahead of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import ClusterDescription, GroupDescription, TopicDescription
     from kohort.client.common.types import TopicPartition
+
+
+def records_between(committed: int | None, end: int | None) -> int | None:
+    """Records from a committed offset to the end of the log.
+
+    Args:
+        committed: the offset; None without one.
+        end: where the log ends; None where its leader does not tell.
+
+    Returns:
+        The count; None where it is not known, also of an offset past the end: the topic was made
+        again or has lost records.
+    """
+    if committed is None or end is None or committed > end:
+        return None
+    return end - committed
 
 
 class Seen(NamedTuple):
@@ -38,9 +54,7 @@ class Seen(NamedTuple):
     @property
     def lag(self) -> int | None:
         """Records that are not done."""
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
+        return records_between(self.committed, self.end)
 
     @property
     def beyond_end(self) -> bool:
@@ -68,6 +82,7 @@ class ClusterSnapshot:
         not_described: why a group could not be, by id.
         troubles: failed requests, as text; everything else is shown all the same.
         silent: the nodes that do not answer for their groups, which are missing here.
+        unseen: the last look at each group that was looked at before and cannot be now.
     """
 
     at_ms: int
@@ -78,3 +93,30 @@ class ClusterSnapshot:
     not_described: Mapping[str, str] = field(default_factory=dict[str, str])
     troubles: tuple[str, ...] = ()
     silent: tuple[int, ...] = ()
+    unseen: Mapping[str, Look] = field(default_factory=dict[str, Look])
+
+    def last_look(self, group: str) -> Look | None:
+        """The look at a group, or the last one before, where it cannot be looked at now."""
+        return self.groups.get(group) or self.unseen.get(group)
+
+
+def unseen_groups(
+    previous: ClusterSnapshot,
+    groups: Collection[str],
+    not_described: Collection[str],
+    silent: Collection[int],
+) -> dict[str, Look]:
+    """The last look at each group that may be there still and cannot be looked at now.
+
+    Args:
+        previous: the last snapshot.
+        groups: those that can be looked at.
+        not_described: those that are there, and not described.
+        silent: the nodes that do not answer for their groups.
+    """
+
+    def is_hidden(name: str, look: Look) -> bool:
+        return name in not_described or look.group.coordinator.node_id in silent
+
+    known = {**previous.unseen, **previous.groups}
+    return {n: one for n, one in known.items() if n not in groups and is_hidden(n, one)}

@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kohort.lean import quick
+from kohort.observe.lag import Total, records_behind, total
 from kohort.observe.snapshot import Look, Seen
 from kohort.observe.spark_query import note_of, why_unmoved
 
@@ -98,9 +99,9 @@ class Verdict:
         return bool(self.concerns) or any(f.state is State.STUCK for f in self.findings)
 
     @property
-    def lag(self) -> int:
-        """The sum of the known lags."""
-        return sum(f.seen.lag or 0 for f in self.findings)
+    def lag(self) -> Total:
+        """Records behind over all partitions."""
+        return total(records_behind(f.seen) for f in self.findings)
 
 
 def judge(
@@ -243,7 +244,7 @@ class _Judged:
     def finding(self, tp: TopicPartition, seen: Seen) -> Finding:
         """What one partition does."""
         was = self._before.partitions.get(tp, seen)
-        if was is seen and seen.lag == 0 and not _unreachable(tp, seen) and not seen.beyond_end:
+        if was is seen and seen.lag == 0 and not _unreachable(tp, seen):
             return quick(Finding, (tp, State.CAUGHT_UP, seen, 0.0, 0.0, ""))
         done = _rate(was.committed, seen.committed, self.seconds)
         written = _rate(was.end, seen.end, self.seconds)
@@ -432,10 +433,10 @@ def _name(member: MemberDescription) -> str:
 
 def _hot(findings: list[Finding]) -> list[Finding]:
     """Say so where nearly all lag is in one of several partitions that are all read."""
-    total = sum(f.seen.lag or 0 for f in findings)
-    if total < HOT_LEAST or len(findings) < 3:
+    whole = sum(f.seen.lag or 0 for f in findings)
+    if whole < HOT_LEAST or len(findings) < 3:
         return findings
-    return [_with_share(f, (f.seen.lag or 0) / total) for f in findings]
+    return [_with_share(f, (f.seen.lag or 0) / whole) for f in findings]
 
 
 def _with_share(finding: Finding, share: float) -> Finding:

@@ -6,9 +6,9 @@ Rules (spec 5.1):
 - Any other exception is looked for in the given class lists along `__cause__` and `__context__`;
   the nearest match wins. A broken constraint and bytes that do not decode are permanent.
 - Other errors go by their own class: `PROGRAM_OR_DATA` (a missing field, a wrong type, a bug) is
-  permanent, since time does not repair it and a redrive brings it back; an `OSError` (the network,
-  a
-  time-out) and everything else is temporary.
+  permanent, since time does not repair it and a redrive brings it back. So is a `UsageError`
+  itself, but not its subclasses: a client that is closed may be open after a restart. An `OSError`
+  (the network, a time-out) and everything else is temporary.
 - `BaseException`s that are not `Exception`s (KeyboardInterrupt, CancelledError) are not failures.
 """
 
@@ -140,7 +140,8 @@ class Classifier:
             if isinstance(cause, self.permanent):
                 return describe(error, permanent=True, reason=type(cause).__name__)
         ours = isinstance(error, PROGRAM_OR_DATA) and not isinstance(error, OSError)
-        return describe(error, permanent=ours, reason=type(error).__name__)
+        misused = type(error) is UsageError
+        return describe(error, permanent=ours or misused, reason=type(error).__name__)
 
     def _of_handler_error(self, statement: HandlerError, error: Exception) -> Failure:
         delay = statement.min_delay_ms if isinstance(statement, Temporary) else 0

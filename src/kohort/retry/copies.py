@@ -314,6 +314,6 @@ def _omitted_bytes(attempt: Attempt) -> int | None:
 
 def _first_failed(previous: RetryHeaders | None, now_ms: int) -> int:
     """The first failure of this round; a redriven record begins a new one."""
-    if previous is None or previous.number == 0:
+    if previous is None or previous.number == 0 or previous.disposition is Disposition.REDRIVEN:
         return now_ms
     return previous.first_failed_at_ms

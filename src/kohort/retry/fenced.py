@@ -451,9 +451,6 @@ class RangeLoad:
                 assert e.place is not None, "a copy is acknowledged before it is written down"
                 entries = books.failed(e.attempt, e.outcome, e.copy, e.step, e.place, now)
                 claims += books.failed_unread(e.owed, e.outcome, e.copy, e.place, now)
-                also = books.also_ended(e.attempt, e.step, now)
-                if also is not None:
-                    rows.append(also)
             elif e.outcome is None:
                 assert e.copy is not None, "who waits on has a copy"
                 assert e.place is not None, "a copy is acknowledged before it is written down"
@@ -463,8 +460,7 @@ class RangeLoad:
                 entries = books.succeeded(e.attempt, now)
             if entries.claim is not None:
                 claims.append(entries.claim)
-            if entries.row is not None:
-                rows.append(entries.row)
+            rows += entries.rows
         fence = FenceMove(self._span.topic, self._span.partition, self._fence, next_offset)
         of_retry_topic = self._span.delay_ms is not None
         written = statements(effects)

@@ -7,7 +7,9 @@ Rules (spec 6.3, E2):
   Every other copy (an orphan of a killed attempt, a duplicate, a stranger's) is inert.
 - An attempt that ends turns its row to `done` (it succeeded, or a next row was scheduled with it)
   or to `failed`. The newest row of a record therefore says what became of it.
-- A redriven copy runs if the newest row of its record is `failed` with a smaller redrive count.
+- A redriven copy runs if the newest row of its record is `failed` with a smaller redrive count,
+  whichever topic it was sent to. When it ends it leaves row 0 of its round, so of two copies of one
+  round the second is inert.
 """
 
 from __future__ import annotations
@@ -164,7 +166,7 @@ def gate(attempt: Attempt, rows: Sequence[RowState]) -> Verdict:
     here = _names(last.place, Place(*attempt.position))
     if same and here and last.status is Status.SCHEDULED:
         return Verdict.RUN
-    if attempt.number == 0:  # a redriven copy in the entry topic
+    if is_redriven(attempt):
         redrivable = last.status is Status.FAILED and last.redrive_count < attempt.redrive_count
         return Verdict.RUN if redrivable else Verdict.INERT
     return Verdict.INERT
@@ -196,10 +198,10 @@ def _names(row: Place | None, copy: Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What one ended attempt means for the ledger."""
+    """What one ended attempt means for the ledger: a row to close, and rows to write."""
 
-    claim: Claim | None
-    row: LedgerRow | None
+    claim: Claim | None = None
+    rows: tuple[LedgerRow, ...] = ()
 
 
 MAX_KEY_HASH: Final = 16
@@ -208,10 +210,10 @@ MAX_KEY_HASH: Final = 16
 def succeeded(attempt: Attempt, now_ms: int) -> Entries:
     """A first try that succeeds leaves no row; a retry closes its own."""
     if attempt.previous is None:
-        return Entries(None, None)
+        return Entries()
     if not _has_row(attempt):
-        return Entries(None, _ended(attempt, Status.DONE, now_ms))
-    return Entries(_claim(attempt), None)
+        return Entries(rows=(_ended(attempt, now_ms),))
+    return Entries(_claim(attempt))
 
 
 def held(attempt: Attempt, copy: Copy, place: Place, now_ms: int) -> Entries:
@@ -236,8 +238,8 @@ def held(attempt: Attempt, copy: Copy, place: Place, now_ms: int) -> Entries:
         delay_ms=copy.retry.delay_ms,
     )
     if not _has_row(attempt):
-        return Entries(None, row)
-    return Entries(_claim(attempt, moved=row), None)
+        return _first(attempt, row, now_ms)
+    return Entries(_claim(attempt, moved=row))
 
 
 def failed(
@@ -262,10 +264,10 @@ def failed(
         delay_ms=step.delay_ms if step else None,
     )
     if not _has_row(attempt):
-        return Entries(None, row)  # two rows for a redriven copy: see `also_ended`
+        return _first(attempt, row, now_ms)
     if step is None:
-        return Entries(_claim(attempt, row), None)
-    return Entries(_claim(attempt), row)
+        return Entries(_claim(attempt, row))
+    return Entries(_claim(attempt), (row,))
 
 
 def failed_unread(
@@ -294,25 +296,31 @@ def failed_unread(
     ]
 
 
-def also_ended(attempt: Attempt, step: Step | None, now_ms: int) -> LedgerRow | None:
-    """The row of a redriven copy's own attempt, when its failure schedules a next one.
-
-    It makes the run of the copy unique: a duplicate meets the row and is inert.
-    """
-    if attempt.previous is not None and not _has_row(attempt) and step is not None:
-        return _ended(attempt, Status.DONE, now_ms)
-    return None
-
-
 def key_hash(key: bytes | None) -> str | None:
     """A short hash by which records of one key are found; None for a record without a key."""
     return None if key is None else hashlib.sha256(key).hexdigest()[:MAX_KEY_HASH]
 
 
-def _has_row(attempt: Attempt) -> bool:
-    """Whether the ledger knew this attempt before it was made: not for a first try."""
+def is_redriven(attempt: Attempt) -> bool:
+    """Whether this is the copy that a redrive sent, to the entry topic or to a retry topic."""
     previous = attempt.previous
-    return previous is not None and (attempt.number > 0 or previous.disposition is Disposition.HELD)
+    return previous is not None and previous.disposition is Disposition.REDRIVEN
+
+
+def _has_row(attempt: Attempt) -> bool:
+    """Whether the ledger knew this attempt before it was made."""
+    return attempt.previous is not None and not is_redriven(attempt)
+
+
+def _first(attempt: Attempt, row: LedgerRow, now_ms: int) -> Entries:
+    """The rows of an attempt that the ledger did not know.
+
+    A redriven copy leaves row 0 of its round as well. Of two copies in one round (of a repeated
+    redrive, or of two into different topics) the second meets that row and is inert.
+    """
+    if not is_redriven(attempt) or row.number == 0:
+        return Entries(rows=(row,))
+    return Entries(rows=(_ended(attempt, now_ms), row))
 
 
 def _claim(
@@ -321,17 +329,17 @@ def _claim(
     return Claim(attempt.origin.retry_id, attempt.redrive_count, attempt.number, row, moved)
 
 
-def _ended(attempt: Attempt, status: Status, now_ms: int) -> LedgerRow:
-    previous = attempt.previous
+def _ended(attempt: Attempt, now_ms: int) -> LedgerRow:
+    """Row 0 of a redriven copy's round; the copy itself may have another number."""
     return LedgerRow(
         origin=attempt.origin,
         redrive_count=attempt.redrive_count,
-        number=attempt.number,
-        status=status,
+        number=0,
+        status=Status.DONE,
         place=Place(*attempt.position),
         due_ms=None,
         key_hash=key_hash(attempt.key),
-        disposition=previous.disposition.value if previous else "",
+        disposition=Disposition.REDRIVEN,
         reason="",
         error_class="",
         error_message="",

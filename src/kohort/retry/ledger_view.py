@@ -8,16 +8,17 @@ Rules (spec 5.6, 6.3):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from kohort.errors import KohortError, StorageError
 from kohort.retry.headers import Origin
-from kohort.retry.ledger import Place
+from kohort.retry.ledger import LedgerRow, Place
 from kohort.retry.store import ENDED, NEWEST, Store
 
+T = TypeVar("T")
 _FIRST_FAILED = (
     "(SELECT min(f.created_at) FROM kohort_ledger f "
     "WHERE f.pipeline = l.pipeline AND f.retry_id = l.retry_id)"
@@ -100,8 +101,12 @@ class FailedFilter:
     since_ms: int | None = None
     text: str | None = None
 
-    def sql(self) -> tuple[str, list[Any]]:
-        """Conditions on the ledger row `l`, each begun with AND, and their values."""
+    def sql(self, lower: str) -> tuple[str, list[Any]]:
+        """Conditions on the ledger row `l`, each begun with AND, and their values.
+
+        Args:
+            lower: the database's function for small letters, as `Store.lower`.
+        """
         conditions: list[tuple[str, Any]] = [
             ("l.reason = ?", self.reason),
             ("l.error_class = ?", self.error_class),
@@ -109,7 +114,7 @@ class FailedFilter:
             ("l.origin_topic = ?", self.topic),
             ("l.closed_at >= ?", self.since_ms),
             (
-                "lower(l.reason || ' ' || l.error_class || ' ' || l.error_message) LIKE ? "
+                f"{lower}(l.reason || ' ' || l.error_class || ' ' || l.error_message) LIKE ? "
                 "ESCAPE '!'",
                 None if self.text is None else f"%{_literally(self.text.lower())}%",
             ),
@@ -152,7 +157,7 @@ def failed_rows(
     store: Store, pipeline: str, failed_filter: FailedFilter, limit: int
 ) -> list[FailedRow]:
     """Records that have failed, the latest first. Raises StorageError without a ledger."""
-    conditions, values = failed_filter.sql()
+    conditions, values = failed_filter.sql(store.lower)
     rows = _ask(
         store,
         "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, reason, "
@@ -169,7 +174,7 @@ def failed_kinds(
     store: Store, pipeline: str, failed_filter: FailedFilter, limit: int
 ) -> list[FailedKind]:
     """How many failed in which way, the most frequent first. Raises StorageError as above."""
-    conditions, values = failed_filter.sql()
+    conditions, values = failed_filter.sql(store.lower)
     rows = _ask(
         store,
         "SELECT reason, error_class, fingerprint, count(*), min(closed_at), max(closed_at) "
@@ -188,7 +193,7 @@ def ended_count(store: Store, pipeline: str, before_ms: int) -> int:
 
 
 def pipelines(store: Store) -> Mapping[str, int]:
-    """The pipelines that have kept a ledger or a fence here, with their number of ledger rows."""
+    """The pipelines and apps that have kept a ledger or progress here, with their ledger rows."""
     rows = _ask(
         store,
         "SELECT pipeline, sum(n) FROM (SELECT pipeline, 0 AS n FROM kohort_fence UNION ALL "
@@ -196,7 +201,29 @@ def pipelines(store: Store) -> Mapping[str, int]:
         "GROUP BY pipeline ORDER BY pipeline",
         [],
     )
-    return {str(name): int(count) for name, count in rows}
+    counts = {str(name): int(count) for name, count in rows}
+    for name, _ in _app_topics(store):
+        counts.setdefault(name, 0)
+    return dict(sorted(counts.items()))
+
+
+def topics_read(store: Store, name: str) -> set[str]:
+    """The topics, retry topics included, that a pipeline or app has progress of."""
+    fences = _explained(store, lambda: store.fences(name))
+    return {row.topic for row in fences} | {
+        topic for group, topic in _app_topics(store) if group == name
+    }
+
+
+def _app_topics(store: Store) -> list[tuple[str, str]]:
+    """Each app with each of its topics."""
+    try:
+        rows = store.query("SELECT DISTINCT pipeline, topic FROM kohort_progress")
+    except KohortError:
+        raise
+    except Exception:  # every database has its own classes; an older store lacks the table
+        return []
+    return [(str(name), str(topic)) for name, topic in rows]
 
 
 def without_password(url: str) -> str:
@@ -243,15 +270,26 @@ def _failed_row(row: Sequence[Any]) -> FailedRow:
 
 
 def _ask(store: Store, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return _explained(store, lambda: store.query(sql, values))
+
+
+def _explained(store: Store, read: Callable[[], T]) -> T:
+    """What `read` finds. Raises StorageError where the tables are not a ledger's."""
     try:
-        return store.query(sql, values)
+        return read()
     except KohortError:
         raise
     except Exception as error:  # every database has its own classes
         raise StorageError(
             f"the ledger in {without_password(store.url)} cannot be read: {error}; is this the "
-            "store of a pipeline that has run?"
+            "store of a pipeline or an app that has run?"
         ) from error
+
+
+def attempt_rows(store: Store, name: str, retry_id: str) -> list[LedgerRow]:
+    """Every attempt of a record, in order. Raises StorageError without a ledger."""
+    rows = _explained(store, lambda: list(store.rows(name, "retry_id = ?", (retry_id,))))
+    return sorted(rows, key=lambda row: (row.redrive_count, row.number))
 
 
 def waiting_rows(store: Store, name: str, limit: int) -> tuple[int, list[WaitingRow]]:
@@ -260,10 +298,13 @@ def waiting_rows(store: Store, name: str, limit: int) -> tuple[int, list[Waiting
     Args:
         name: the pipeline, or the app's group.
         limit: the most rows.
+
+    Raises StorageError without a ledger.
     """
     where = "FROM kohort_ledger l WHERE l.pipeline = ? AND l.status = 'scheduled'"
-    count = store.query(f"SELECT count(*) {where}", (name,))[0][0]
-    rows = store.query(
+    count = _ask(store, f"SELECT count(*) {where}", (name,))[0][0]
+    rows = _ask(
+        store,
         "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, retry_number, "
         f"reason, error_class, error_message, fingerprint, {_FIRST_FAILED}, due, dest {where} "
         f"ORDER BY due, retry_id LIMIT {int(limit)}",

@@ -32,6 +32,8 @@ REDRIVE_LABEL: Final = "0s"
 
 _ILLEGAL_IN_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 _HASH_CHARS = 12
+INTERMEDIATE_TOPIC: Final = re.compile(r"kohort\..*\.intermediate")
+"""The topics between the stages of pipelines, which come and go with the stages."""
 _RETRY_TOPIC = re.compile(r"(.+)\.(?:retry\.\d+(?:ms|s|m|h|d)|dlt)")
 
 

@@ -17,6 +17,8 @@ Rules:
   readers of committed records from the target, as `App`.
 - A record that was redriven by this id and failed again is not sent again by it.
 - A stub's value is read at its origin; when it is gone there, the record is skipped and reported.
+  When it is not known whether it is gone, the run ends, and nothing of the page is passed.
+- What is too large for the target is skipped and reported: it would abort its page in every run.
 """
 
 from __future__ import annotations
@@ -36,13 +38,16 @@ from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.consumer import Consumer
 from kohort.client.producer.producer import Producer
 from kohort.config import format_duration
-from kohort.errors import ConfigError, FencedError, KohortError, UsageError
+from kohort.errors import BrokerError, ConfigError, ErrorCode, FencedError, UsageError
 from kohort.records import Record
 from kohort.retry.classify import Disposition
 from kohort.retry.copies import Attempt, Copy, is_stub, redrive_copy
 from kohort.retry.headers import Header, HeaderFault, RetryHeaders, parse
+from kohort.retry.origins import Origins
 from kohort.retry.policy import RetryTopics
-from kohort.retry.reading import POLL_S, pages_between
+from kohort.retry.reading import pages_between
+from kohort.retry.size_limit import SizeLimit
+from kohort.retry.topics import MAX_MESSAGE_BYTES
 
 GROUP_PREFIX: Final = "redrive."
 PAGE_RECORDS: Final = 500
@@ -105,6 +110,8 @@ class Report:
     left_by_edit: int = 0
     value_gone: int = 0
     """Stubs whose value is no longer at their origin."""
+    too_large: int = 0
+    """Records over the target's max.message.bytes or the client's max_request_size."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """(reason, error class) of what was sent."""
     unreadable: int = 0
@@ -152,6 +159,7 @@ class Redrive:
         self._backs = backs
         self._stop = False
         self._ends: dict[TopicPartition, int] = {}
+        self._limit = SizeLimit(self._producer_config(), None)
 
     def stop(self) -> None:
         """End the present run after the current page; the same id continues later. Any thread."""
@@ -173,9 +181,9 @@ class Redrive:
     def preview(self) -> Report:
         """Go through everything that a run would, and send nothing."""
         report = Report()
-        with self._consumer() as consumer:
+        with self._consumer() as consumer, Origins(self._client) as origins:
             for page in self._pages(consumer):
-                for _ in self._copies(consumer, page, report):
+                for _ in self._copies(origins, page, report):
                     report.sent += 1
         return report
 
@@ -189,16 +197,22 @@ class Redrive:
 
         Raises what the producer raises for a copy that is refused; then nothing of its page is
         sent, and the next run begins there. Raises FencedError when another run of this id has
-        begun meanwhile: that one continues from where this one was.
+        begun meanwhile: that one continues from where this one was. Raises KafkaTimeoutError when
+        the value of a stub does not come, though it is not known to be gone.
         """
         self._stop = False
         report, started = Report(), steady_s()
-        with self._consumer() as consumer, self._producer() as producer, self._fencing_explained():
+        with (
+            self._consumer() as consumer,
+            Origins(self._client) as origins,
+            self._producer() as producer,
+            self._fencing_explained(),
+        ):
             count = self._counts()[self._target]
             producer.init_transactions()  # before the progress is read: it is ours from here on
             at_once = min(PAGE_RECORDS, max(1, int(rate_per_s))) if rate_per_s else PAGE_RECORDS
             for page in self._pages(consumer, at_once):
-                copies = list(self._copies(consumer, page, report))
+                copies = list(self._copies(origins, page, report))
                 with producer.transaction():
                     for copy in copies:
                         partition = copy.partition_hint % count
@@ -235,8 +249,11 @@ class Redrive:
 
     def _producer(self) -> Producer:
         ours = {"acks": "all", "transactional_id": f"{self.group}.{self._topics.dead_letter}"}
+        return Producer(self._producer_config(**ours))
+
+    def _producer_config(self, **ours: Any) -> ProducerConfig:
         mine = known_to(ProducerConfig, self._client)
-        return Producer({"max_request_size": 16 << 20, **mine, **ours})
+        return ProducerConfig.from_mapping({"max_request_size": 16 << 20, **mine, **ours})
 
     @contextlib.contextmanager
     def _fencing_explained(self) -> Generator[None]:
@@ -265,6 +282,18 @@ class Redrive:
             )
         return counts
 
+    def _limit_of_target(self) -> SizeLimit:
+        """How large a copy may be. A client that may not ask the topic knows its own limit only."""
+        with Admin(**known_to(AdminConfig, self._client)) as admin:
+            try:
+                entry = admin.describe_configs(self._target).get(MAX_MESSAGE_BYTES)
+            except BrokerError as error:
+                if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    raise
+                entry = None
+        value = None if entry is None else entry.value
+        return SizeLimit(self._producer_config(), None if value is None else int(value))
+
     def _wait_until(self, time_s: float) -> None:
         """Wait for a time of the monotonic clock, or until the run is stopped."""
         while not self._stop and (left_s := time_s - steady_s()) > 0:
@@ -273,6 +302,7 @@ class Redrive:
     def _pages(self, consumer: Consumer, at_once: int = PAGE_RECORDS) -> Iterator[list[Record]]:
         """The dead-letter topic from this redrive's position to its end, a page at a time."""
         counts = self._counts()
+        self._limit = self._limit_of_target()
         failed = self._topics.dead_letter
         partitions = [TopicPartition(failed, number) for number in range(counts[failed])]
         committed = consumer.committed(partitions)
@@ -287,7 +317,7 @@ class Redrive:
             starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
         yield from pages_between(consumer, starts, self._ends, at_once)
 
-    def _copies(self, consumer: Consumer, page: Sequence[Record], report: Report) -> Iterator[Copy]:
+    def _copies(self, origins: Origins, page: Sequence[Record], report: Report) -> Iterator[Copy]:
         """What is to be sent for a page."""
         now_ms = wall_ms()
         for record in page:
@@ -305,17 +335,19 @@ class Redrive:
             elif retry.disposition is Disposition.UNREADABLE:
                 report.unreadable += 1
             else:
-                copy = self._copy(record, retry, report, now_ms)
-                if copy is not None:
+                copy = self._copy(origins, record, retry, report, now_ms)
+                if copy is not None and not self._limit.takes(copy):
+                    report.too_large += 1
+                elif copy is not None:
                     report.kinds[retry.reason, retry.error_class] += 1
                     yield copy
 
     def _copy(
-        self, record: Record, retry: RetryHeaders, report: Report, now_ms: int
+        self, origins: Origins, record: Record, retry: RetryHeaders, report: Report, now_ms: int
     ) -> Copy | None:
         key, value, headers = record.key, record.value, tuple(record.headers)
         if is_stub(headers):
-            original = self._original(retry)
+            original = origins.record(retry.origin)
             if original is None:
                 report.value_gone += 1
                 return None
@@ -336,24 +368,6 @@ class Redrive:
             topic=self._target,
             number=self._number,
         )
-
-    def _original(self, retry: RetryHeaders) -> Record | None:
-        """The record that a stub refers to, at its origin; None when it is gone."""
-        origin = retry.origin
-        tp = TopicPartition(origin.topic, origin.partition)
-        settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}
-        with Consumer(ConsumerConfig.from_mapping(settings)) as consumer:
-            if consumer.beginning_offsets([tp])[tp] > origin.offset:
-                return None
-            consumer.assign([tp])
-            consumer.seek(tp, origin.offset)
-            consumer.limit(tp, origin.offset + 1)
-            try:
-                records = consumer.poll(POLL_S * 10)
-            except KohortError:
-                return None
-            same = bool(records) and records[0].timestamp == origin.timestamp_ms
-            return records[0].detach() if same else None
 
     def _pass(self, consumer: Consumer, producer: Producer) -> None:
         """How far it has come, and beside that its end, into the transaction that is open."""

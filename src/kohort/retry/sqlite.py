@@ -51,9 +51,14 @@ def use_write_ahead_log(connection: sqlite3.Connection, name: str = "main") -> N
         time.sleep(SWITCH_PAUSE_S)
 
 
+def _lower(text: Any) -> Any:
+    return text.lower() if isinstance(text, str) else text
+
+
 class SqliteStore(Store):
     """`sqlite:///relative.db` (made absolute here, since executors run elsewhere)."""
 
+    lower = "kohort_lower"  # SQLite's own knows ASCII letters only
     connection_type: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
     """What makes its connections; a simulator's may end its process between two statements."""
 
@@ -87,6 +92,7 @@ class SqliteStore(Store):
             connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
             if read_only:
                 connection.execute("PRAGMA query_only=ON")
+                connection.create_function(self.lower, 1, _lower, deterministic=True)
         except BaseException:  # any error: nothing else has the connection
             connection.close()
             raise

@@ -209,6 +209,9 @@ class Cursor:
 class Store(Progress):
     """One database. `open_store(url)` makes the right one."""
 
+    lower = "lower"
+    """The function of a SELECT over committed state that makes all letters of a text small."""
+
     def __init__(self, url: str) -> None:
         self.url = url
         self._pid = 0

@@ -1,7 +1,8 @@
 """Some hours of groups' figures in a file, so that a trend outlives a restart of the console.
 
 Rules: SQLite in WAL mode; the file is bounded by age (`hours`) and by a point a minute for each
-group. A file that cannot be written is reported once, and the history is kept in memory alone.
+group. A file that cannot be read or written is reported once, and the history is kept in memory
+alone.
 
 Shell: files.
 """
@@ -38,7 +39,7 @@ class History:
         hours: how much of it is kept.
 
     Raises:
-        StorageError: the file is there and is not a history.
+        StorageError: the file cannot be made, or is there and is not a history.
     """
 
     def __init__(self, path: Path | None, hours: float = 6.0) -> None:
@@ -50,7 +51,13 @@ class History:
         if path is not None:
             from kohort.retry.sqlite import use_write_ahead_log
 
-            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    f"the folder {path.parent} cannot be made: {error.strerror}; name another file "
+                    "with --history"
+                ) from error
             try:
                 self._file = sqlite3.connect(path, check_same_thread=False)
                 use_write_ahead_log(self._file)
@@ -66,23 +73,29 @@ class History:
         self._cluster = cluster
         if self._file is None:
             return
-        rows = self._file.execute(
-            "SELECT grp, at_ms, lag, time_lag_ms, written, done FROM samples "
-            "WHERE cluster = ? AND at_ms > ? ORDER BY grp, at_ms",
-            (cluster, now_ms - self._keep_ms),
-        )
-        for group, *values in rows:
-            self.series.setdefault(group, Series()).add(Sample(*values))
+        try:
+            rows = self._file.execute(
+                "SELECT grp, at_ms, lag, time_lag_ms, written, done FROM samples "
+                "WHERE cluster = ? AND at_ms > ? ORDER BY grp, at_ms",
+                (cluster, now_ms - self._keep_ms),
+            )
+            for group, *values in rows:
+                self.series.setdefault(group, Series()).add(Sample(*values))
+        except sqlite3.Error as error:
+            self._give_up(error)
 
     def add(self, samples: Mapping[str, Sample], now_ms: int) -> None:
-        """Keep one sample for each group; groups that are gone are forgotten."""
-        for group in self.series.keys() - samples.keys():
-            del self.series[group]
+        """Keep one sample for each group."""
         for group, sample in samples.items():
             self.series.setdefault(group, Series()).add(sample)
         if self._file is not None and now_ms >= self._written_ms + POINT_MS:
             self._written_ms = now_ms
             self._write(self._file, samples.items(), now_ms)
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """Forget groups that are gone; the file keeps theirs until they are too old."""
+        for group in groups:
+            self.series.pop(group, None)
 
     def _write(
         self, file: sqlite3.Connection, samples: Iterable[tuple[str, Sample]], now_ms: int
@@ -95,9 +108,11 @@ class History:
                 )
                 file.execute("DELETE FROM samples WHERE at_ms <= ?", (now_ms - self._keep_ms,))
         except sqlite3.Error as error:
-            log.warning("the history is kept in memory alone from now on: %s", error)
-            file.close()
-            self._file = None
+            self._give_up(error)
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        log.warning("the history is kept in memory alone from now on: %s", error)
+        self.close()
 
     def close(self) -> None:
         """Close the file."""

@@ -29,9 +29,6 @@ FETCH_BYTES: Final = 64 << 10
 KEPT: Final = 20_000
 """Answers that are remembered."""
 
-NOTHING: Final = -1
-"""Instead of a time: no committed record is between the offset and the end."""
-
 
 class RecordTimes:
     """Asks for the times of records, and remembers them.
@@ -50,16 +47,19 @@ class RecordTimes:
         }
         self._settings = {**settings, **own}
         self._consumer: Consumer | None = None
-        self._known: dict[tuple[TopicPartition, int], int] = {}
+        self._known: dict[tuple[TopicPartition, int], int | None] = {}
 
-    def times(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
+    def times(
+        self, spans: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, int | None]:
         """The time of the first record at or after each offset.
 
         Args:
             spans: (committed offset, end), by partition.
 
         Returns:
-            Milliseconds since 1970, or `NOTHING`; without those that did not answer in time.
+            Milliseconds since 1970, negative for a record that has no time, and None where no
+            committed record is before the end; without those that did not answer in time.
         """
         asked = [tp for tp, (offset, _) in spans.items() if (tp, offset) not in self._known]
         if asked:
@@ -67,8 +67,8 @@ class RecordTimes:
                 self._ask({tp: spans[tp] for tp in asked[:MOST]})
             except KohortError:
                 self.close()  # a new consumer asks next time
-        times = {tp: self._known.get((tp, offset)) for tp, (offset, _) in spans.items()}
-        return {tp: at for tp, at in times.items() if at is not None}
+        places = {tp: (tp, offset) for tp, (offset, _) in spans.items()}
+        return {tp: self._known[at] for tp, at in places.items() if at in self._known}
 
     def _ask(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> None:
         from kohort.client.common.types import TopicPartition
@@ -90,19 +90,19 @@ class RecordTimes:
                     self._keep(tp, spans[tp][0], record.timestamp)
             ended = {tp for tp in left - read if consumer.position(tp) >= spans[tp][1]}
             for tp in ended:
-                self._keep(tp, spans[tp][0], NOTHING)
+                self._keep(tp, spans[tp][0], None)
             left -= read | ended
             consumer.pause(*read, *ended)
         consumer.assign([])
 
-    def _keep(self, tp: TopicPartition, offset: int, at_ms: int) -> None:
+    def _keep(self, tp: TopicPartition, offset: int, at_ms: int | None) -> None:
         self._known[tp, offset] = at_ms
         while len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
 
     def forget_nothing(self) -> None:
         """Ask again where nothing was to be read: a record may have come since."""
-        self._known = {key: at for key, at in self._known.items() if at != NOTHING}
+        self._known = {key: at for key, at in self._known.items() if at is not None}
 
     def close(self) -> None:
         """Close the consumer; the next question opens another."""

@@ -38,7 +38,7 @@ from kohort.observe.trend import Ends, Sample
 from kohort.observe.verdicts import State
 from kohort.sampling.history import History
 from kohort.sampling.open_transactions import open_in
-from kohort.sampling.record_times import MOST, NOTHING, RecordTimes
+from kohort.sampling.record_times import MOST, RecordTimes
 from kohort.sampling.snapshots import take
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Sampler:
 
     def _list(self) -> None:
         try:
-            self.listed = listed_lines(self._admin.list_groups())
+            self.listed = listed_lines(g for g in self._admin.list_groups() if g.describable)
         except KohortError as error:
             self.error = str(error)
         with self.changed:
@@ -171,6 +171,9 @@ class Sampler:
             evidence = Evidence(evidence.transactions, nothing, times, self._ends, evidence.samples)
             overview_ = refined(overview_, before, evidence, self.latest)
         self.history.add({name: v.sample for name, v in overview_.groups.items()}, now.at_ms)
+        if not now.silent:  # else a group that is missing may be there still
+            there = now.groups.keys() | now.not_described.keys()
+            self.history.forget(self.history.series.keys() - there)
         if previous is None or now.at_s - previous.at_s >= EVIDENCE_S / SNAPSHOTS_KEPT:
             self._snapshots.append(now)
         return overview_
@@ -185,16 +188,13 @@ class Sampler:
         return {name: series[name].samples for name in now.groups if name in series}
 
     def _note_ends(self, now: ClusterSnapshot) -> None:
-        seen = {
-            tp: one.end
-            for look in now.groups.values()
-            for tp, one in look.partitions.items()
-            if one.end is not None
-        }
-        for gone in self._ends.keys() - seen.keys():
+        seen = {tp: one.end for look in now.groups.values() for tp, one in look.partitions.items()}
+        unseen = {tp for look in now.unseen.values() for tp in look.partitions}
+        for gone in self._ends.keys() - seen.keys() - unseen:
             del self._ends[gone]
         for tp, end in seen.items():
-            self._ends.setdefault(tp, Ends()).add(now.at_ms, end)
+            if end is not None:
+                self._ends.setdefault(tp, Ends()).add(now.at_ms, end)
 
     def _transactions(self, now: ClusterSnapshot) -> list[Open]:
         held = {
@@ -235,7 +235,7 @@ class Sampler:
         for one in rounds[:ROUNDS]:
             spans = {tp: (offset, end) for tp, (_, offset, end) in one.items()}
             for tp, at_ms in self._times.times(spans).items():
-                if at_ms == NOTHING:
+                if at_ms is None:
                     nothing.setdefault(one[tp][0], set()).add(tp)
                 else:
                     times[one[tp][0], tp] = at_ms

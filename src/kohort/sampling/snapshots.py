@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kohort.client.common.types import TopicPartition
 from kohort.errors import KohortError
 from kohort.lean import quick
-from kohort.observe.snapshot import ClusterSnapshot, Look, Seen
+from kohort.observe.snapshot import ClusterSnapshot, Look, Seen, unseen_groups
 from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def look_at(admin: Admin, group: GroupDescription) -> Look:
 
 
 def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapshot:
-    """All groups and topics as they are now.
+    """All groups and topics as they are now; share groups and streams groups are left out.
 
     Args:
         admin: of the cluster.
@@ -110,9 +110,10 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         f"broker {node} does not answer for its groups: {why}"
         for node, why in survey.unreachable.items()
     ]
+    surveyed = {name: one for name, one in survey.groups.items() if one.listing.describable}
     wanted = {
         name: _partitions_of(one.description, one.offsets)
-        for name, one in survey.groups.items()
+        for name, one in surveyed.items()
         if one.description is not None and not one.error
     }
     read = {tp.topic for some in wanted.values() for tp in some}
@@ -121,13 +122,16 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
     at_s = time.monotonic()
     groups: dict[str, Look] = {}
     for name, partitions in wanted.items():
-        one = survey.groups[name]
+        one = surveyed[name]
         assert one.description is not None
         seen = {tp: logs.seen(tp, one.offsets.get(tp)) for tp in partitions}
         groups[name] = Look(at_s, one.description, _shared(seen, previous, name))
     errors = {
-        name: one.error or "it is gone" for name, one in survey.groups.items() if name not in wanted
+        name: one.error or "it is gone" for name, one in surveyed.items() if name not in wanted
     }
+    unseen = unseen_groups(previous, groups, errors, survey.unreachable) if previous else {}
+    for name, look in unseen.items():
+        errors.setdefault(name, f"broker {look.group.coordinator.node_id} does not answer")
     return ClusterSnapshot(
         time.time_ns() // 1_000_000,
         at_s,
@@ -137,6 +141,7 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         errors,
         (*troubles, *_leaderless(topics, running)),
         tuple(survey.unreachable),
+        unseen,
     )
 
 

@@ -77,9 +77,9 @@ def oldest_unread(
         starts: the offset to look from, by topic and partition.
 
     Returns:
-        By topic and partition, the oldest record's timestamp in milliseconds since 1970 and the
-        mean size of the records that came with it, in bytes of keys and values. Those that did not
-        answer in time are absent.
+        By topic and partition, the oldest record's timestamp in milliseconds since 1970 (negative:
+        it has none) and the mean size of the records that came with it, in bytes of keys and
+        values. Those that did not answer in time are absent.
     """
     from kohort.client.consumer.consumer import Consumer
 

@@ -11,6 +11,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from kohort.serdes.protobuf import (
     unpack_indexes,
     with_descriptor,
 )
-from kohort.serdes.registry import Schema, SchemaRegistry
+from kohort.serdes.registry import Reference, Schema, SchemaRegistry
 
 
 class _Writer(NamedTuple):
@@ -47,13 +48,22 @@ class RegistrySerde(Framed[Any]):
         self._writers: dict[str, _Writer] = {}
 
     def serialize(self, topic: str, value: Any, part: Part = "value") -> bytes:
-        """The framed bytes, by the newest schema of the subject when it was first used."""
+        """The framed bytes, by the newest schema of the subject when it was first used.
+
+        Raises SchemaRegistryError, ConnectionFailedError, UsageError; DeserializationError when
+        that schema cannot be read.
+        """
         subject = self._subject(topic, part)
         writer = self._writers.get(subject)
         if writer is None:
             schema_id = self.registry.latest_id(subject)
-            writer = _Writer(schema_id, self._write_of(self._look_up(schema_id)))
-            self._writers[subject] = writer
+            try:
+                write = self._write_of(self._look_up(schema_id))
+            except DeserializationError as error:
+                raise DeserializationError(
+                    f"subject {subject}, schema {schema_id}: {error}"
+                ) from error
+            writer = self._writers[subject] = _Writer(schema_id, write)
         return framed(writer.schema_id, writer.write(value))
 
     def _look_up(self, schema_id: int) -> Schema:
@@ -125,51 +135,101 @@ def message_class(
     """
     from google.protobuf import message_factory
 
-    file = _add(registry, schema, "", pool, 0)
+    file = _add(registry, schema, None, pool, 0)
     messages = list(file.message_types_by_name.values())
     for depth, index in enumerate(indexes):
-        if index >= len(messages):
+        if not 0 <= index < len(messages):
             raise DeserializationError(f"its file has no message {list(indexes[: depth + 1])}")
         if depth + 1 < len(indexes):
             messages = list(messages[index].nested_types)
     return message_factory.GetMessageClass(messages[indexes[-1]])
 
 
-def _add(registry: SchemaRegistry, schema: Schema, name: str, pool: Any, depth: int) -> Any:
-    """Add a file to a pool, what it imports first; the file as the pool knows it."""
+def _add(
+    registry: SchemaRegistry, schema: Schema, at: Reference | None, pool: Any, depth: int
+) -> Any:
+    """Add a file to a pool, what it imports first; the file as the pool knows it.
+
+    Args:
+        at: the reference by which another schema has it.
+    """
     if depth > _DEPTH_MAX:
         raise DeserializationError(f"imports are nested deeper than {_DEPTH_MAX}")
+    where = f"subject {at.subject}, version {at.version}: " if at else ""
     file = descriptor_of(schema)
     if file is None:
-        raise DeserializationError("its registry gives the source of a Protobuf schema only")
-    for imported in file.dependency:
-        if imported.startswith("google/protobuf/"):
-            add_well_known(imported, pool)
+        raise DeserializationError(
+            f"{where}its registry gives the source of a Protobuf schema only"
+        )
     for reference in schema.references:
         below = registry.by_version(reference.subject, reference.version)
         if descriptor_of(below) is None:
             below = registry.by_version(reference.subject, reference.version, serialized=True)
-        _add(registry, below, reference.name, pool, depth + 1)
-    file.name = name or file.name or "schema.proto"
+        _add(registry, below, reference, pool, depth + 1)
+    file.name = (at and at.name) or file.name or "schema.proto"
+    if not _has(pool, file.name):
+        try:
+            add_file(file, pool, _well_known)
+        except DeserializationError as error:
+            raise DeserializationError(f"{where}{error}") from error
+    return pool.FindFileByName(file.name)
+
+
+def _well_known(name: str, importer: str) -> Any:
+    file = well_known(name)
+    if file is None:
+        newer = "install a newer protobuf, " if name.startswith("google/protobuf/") else ""
+        raise DeserializationError(
+            f"{importer} imports {name}, and the registry gives no reference to it: {newer}"
+            "register the schema with a reference to it, or read it by its generated class "
+            "(ProtobufSerde)"
+        )
+    return file
+
+
+def add_file(file: Any, pool: Any, find: Callable[[str, str], Any]) -> None:
+    """Add a file to a pool, and first what it imports and the pool lacks.
+
+    A pool refuses a second file of a name that differs from its first: what it has is left alone.
+
+    Args:
+        find: the file that another one imports, of (its name, the other's name).
+
+    Raises DeserializationError when the file does not build, and what `find` raises.
+    """
+    for imported in file.dependency:
+        if not _has(pool, imported):
+            add_file(find(imported, file.name), pool, find)
     try:
-        return pool.FindFileByName(file.name)
-    except KeyError:
         pool.Add(file)
-        return pool.FindFileByName(file.name)
+    except TypeError as error:
+        raise DeserializationError(f"{file.name}: {error}") from error
 
 
-def add_well_known(name: str, pool: Any) -> None:
-    """Google's own files, which no registry holds."""
+def well_known(name: str) -> Any | None:
+    """One of Google's own files, which no registry holds, as the installed library has it."""
     import importlib
 
     from google.protobuf import descriptor_pb2
 
-    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    if not _GOOGLES.fullmatch(name):
+        return None
+    try:
+        module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    except ImportError:
+        return None
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
-    for imported in file.dependency:
-        add_well_known(imported, pool)
-    pool.Add(file)
+    return file
+
+
+def _has(pool: Any, name: str) -> bool:
+    try:
+        pool.FindFileByName(name)
+    except KeyError:
+        return False
+    return True
 
 
 _DEPTH_MAX = 32
+_GOOGLES = re.compile(r"google/protobuf/[\w/]+\.proto")

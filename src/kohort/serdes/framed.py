@@ -64,16 +64,19 @@ class Framed(Serde[T]):
             )
         schema_id = int(_HEADER.unpack_from(data)[1])
         reader = self._readers.get(schema_id)
-        if reader is None:
-            reader = self._reader(self._look_up(schema_id))
-            if len(self._readers) >= _READERS_MAX:
-                self._readers.clear()
-            self._readers[schema_id] = reader
+        schema = self._look_up(schema_id) if reader is None else None
         try:
+            if schema is not None:
+                reader = self._reader(schema)
+                if len(self._readers) >= _READERS_MAX:
+                    self._readers.clear()
+                self._readers[schema_id] = reader
             return self._read(reader, memoryview(data)[_HEADER.size :])
+        except DeserializationError as error:
+            raise DeserializationError(f"schema {schema_id}: {error}") from error
         except KohortError:
             raise
-        except Exception as error:  # libraries raise any error on hostile bytes
+        except Exception as error:  # libraries raise any error on hostile schemas and bytes
             raise DeserializationError(
                 f"schema {schema_id} does not fit: {type(error).__name__}: {error}"
             ) from error

@@ -31,7 +31,8 @@ class Undecodable:
     Attributes:
         raw: its bytes, as stored in the log.
         error: why. DeserializationError is permanent; an error that is `retriable` (the schema
-            registry does not answer) may be gone when the record is read again.
+            registry does not answer, or does not know the id yet) may be gone when the record is
+            read again.
     """
 
     raw: bytes

@@ -2,41 +2,36 @@
 
 Rules:
 - A registry's answer about an id never changes, so it is kept (`cached_max` of them, the least used
-  goes). An unknown id may become known: it is asked again after `_RETRY_S`.
-- Several addresses are tried in turn. A registry that does not answer, or is too busy to, is a
-  ConnectionFailedError, which is retriable. One that refuses is a SchemaRegistryError, which is
-  not, except for refused credentials: those are not the fault of the schema that was asked for.
-- Calls block, for at most `timeout_s` an address; safe from several threads.
+  goes). A refusal is kept for `_RETRY_S`, a retriable one for `_SOON_S`.
+- An unknown id or version may become known, since registries follow one another: for `_RETRY_S` it
+  is retriable.
+- Several addresses are tried in turn; what may be tried again is retriable (`registry_http`).
+- Calls block, for at most `timeout_s` an address; safe from several threads, which ask once for the
+  same answer and wait for no other (`turns`).
 
-Shell: sockets, threads, the clock.
+Shell: HTTP, threads, the clock.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from kohort.errors import ConfigError, ConnectionFailedError, KohortError, SchemaRegistryError
+from kohort.errors import ConfigError, SchemaRegistryError
+from kohort.serdes.registry_http import RegistryHttp, is_absent, misread
+from kohort.serdes.turns import Turns
 
 if TYPE_CHECKING:
     import ssl
 
-CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-_ANSWER_BYTES_MAX: Final = 16 << 20
 _RETRY_S: Final = 10.0
-_NOT_FOUND: Final = 404
-_NOT_ADMITTED: Final = frozenset({401, 403, 407})
-_NOT_NOW: Final = frozenset({408, 429})
-_SERVER_FAULT: Final = 500
+_SOON_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +50,15 @@ class Schema:
     text: str
     kind: str = "AVRO"
     references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What was refused: for the first time in a row at `since_s`, asked again from `until_s` on."""
+
+    error: SchemaRegistryError
+    since_s: float
+    until_s: float
 
 
 class SchemaRegistry:
@@ -79,16 +83,13 @@ class SchemaRegistry:
         cached_max: int = 1_000,
     ) -> None:
         self._url = url
-        self._bases = [_address(part.strip()) for part in url.split(",") if part.strip()]
-        if not self._bases:
-            raise ConfigError("the schema registry has no address; write http://host:8081")
+        self._http = RegistryHttp(url, token, timeout_s, tls)
         self._token, self._timeout_s = token, timeout_s
         self._tls, self._max = tls, cached_max
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        """One request at a time: callers that waited for the same answer find it."""
+        self._turns = Turns()
         self._cache: OrderedDict[Any, Any] = OrderedDict()
-        self._unknown: OrderedDict[Any, tuple[float, KohortError]] = OrderedDict()
+        self._refusals: OrderedDict[Any, _Refusal] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By configuration: another process has connections and a cache of its own."""
@@ -108,16 +109,16 @@ class SchemaRegistry:
             serialized: a Protobuf schema as its descriptor in base64, instead of its source.
         """
         path = f"/schemas/ids/{schema_id}{_SERIALIZED if serialized else ''}"
-        return self._kept(("id", path), lambda: self._schema(path))
+        return self._kept((_FOLLOWED, path), lambda: self._schema(path, everywhere=True))
 
     def by_version(self, subject: str, version: int, *, serialized: bool = False) -> Schema:
         """The schema of a subject's version, for references; `serialized` as in `by_id`."""
         path = f"/subjects/{_quoted(subject)}/versions/{version}{_SERIALIZED if serialized else ''}"
-        return self._kept(("version", path), lambda: self._schema(path))
+        return self._kept((_FOLLOWED, path), lambda: self._schema(path, everywhere=True))
 
     def latest_id(self, subject: str) -> int:
         """The id of the newest schema of a subject; requested at every call."""
-        return int(self._call(f"/subjects/{_quoted(subject)}/versions/latest")["id"])
+        return self._number("id", f"/subjects/{_quoted(subject)}/versions/latest")
 
     def latest(self, subject: str) -> Schema:
         """The newest schema of a subject; requested at every call."""
@@ -125,14 +126,16 @@ class SchemaRegistry:
 
     def versions(self, subject: str) -> list[int]:
         """The versions that a subject has, oldest first; requested at every call."""
-        newest = int(self._call(f"/subjects/{_quoted(subject)}/versions/latest")["version"])
+        newest = self._number("version", f"/subjects/{_quoted(subject)}/versions/latest")
         return [v for v in range(1, newest + 1) if self._has(subject, v)]
 
     def _has(self, subject: str, version: int) -> bool:
         """Whether a version is there: single ones may have been deleted."""
         try:
             self.by_version(subject, version)
-        except SchemaRegistryError:
+        except SchemaRegistryError as error:
+            if not is_absent(error):
+                raise
             return False
         return True
 
@@ -143,10 +146,10 @@ class SchemaRegistry:
         """
         path = f"/subjects/{_quoted(subject)}/versions"
         key = ("register", subject, schema)
-        schema_id = self._kept(key, lambda: int(self._call(path, _body(schema))["id"]))
+        schema_id = self._kept(key, lambda: self._number("id", path, _body(schema)))
         with self._lock:  # refused before it was registered
-            self._unknown.pop(("look up", subject, schema), None)
-            self._unknown.pop(("number", subject, schema), None)
+            self._refusals.pop(("look up", subject, schema), None)
+            self._refusals.pop(("number", subject, schema), None)
         return schema_id
 
     def look_up(self, subject: str, schema: Schema) -> int:
@@ -154,13 +157,13 @@ class SchemaRegistry:
         not."""
         path = f"/subjects/{_quoted(subject)}"
         key = ("look up", subject, schema)
-        return self._kept(key, lambda: int(self._call(path, _body(schema))["id"]))
+        return self._kept(key, lambda: self._number("id", path, _body(schema)))
 
     def version_of(self, subject: str, schema: Schema) -> int:
         """The version that a registered schema has under its subject."""
         path = f"/subjects/{_quoted(subject)}"
         key = ("number", subject, schema)
-        return self._kept(key, lambda: int(self._call(path, _body(schema))["version"]))
+        return self._kept(key, lambda: self._number("version", path, _body(schema)))
 
     # -- inside
 
@@ -168,20 +171,17 @@ class SchemaRegistry:
         known = self._known(key)
         if known is not None:
             return known
-        with self._asking:
+        with self._turns.of(key):
             known = self._known(key)
             if known is not None:
                 return known
             try:
                 known = ask()
             except SchemaRegistryError as error:
-                with self._lock:
-                    self._unknown[key] = (time.monotonic() + _RETRY_S, error)
-                    while len(self._unknown) > self._max:
-                        self._unknown.popitem(last=False)
+                self._refuse(key, error)
                 raise
             with self._lock:
-                self._unknown.pop(key, None)
+                self._refusals.pop(key, None)
                 self._cache[key] = known
                 while len(self._cache) > self._max:
                     self._cache.popitem(last=False)
@@ -193,53 +193,52 @@ class SchemaRegistry:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-            until_s, refused = self._unknown.get(key, (0.0, None))
-            if refused is not None and time.monotonic() < until_s:
-                raise refused
+            refusal = self._refusals.get(key)
+            if refusal is not None and time.monotonic() < refusal.until_s:
+                raise copy(refusal.error)  # the same one would have a longer traceback each time
         return None
 
-    def _schema(self, path: str) -> Schema:
-        answer = self._call(path)
-        references = tuple(
-            Reference(str(r["name"]), str(r["subject"]), int(r["version"]))
-            for r in answer.get("references") or ()
-        )
-        return Schema(str(answer["schema"]), str(answer.get("schemaType", "AVRO")), references)
+    def _refuse(self, key: Any, error: SchemaRegistryError) -> None:
+        """Keep a refusal, and decide whether a later try may succeed."""
+        now_s = time.monotonic()
+        with self._lock:
+            before = self._refusals.pop(key, None)
+            since_s = now_s
+            if before is not None and is_absent(before.error) and is_absent(error):
+                since_s = before.since_s
+            comes = key[0] == _FOLLOWED and is_absent(error) and now_s < since_s + _RETRY_S
+            error.retriable = error.retriable or comes
+            until_s = now_s + (_SOON_S if error.retriable else _RETRY_S)
+            self._refusals[key] = _Refusal(copy(error), since_s, until_s)
+            while len(self._refusals) > self._max:
+                self._refusals.popitem(last=False)
 
-    def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """GET, or POST of a body; the first address that answers counts."""
-        failed: list[str] = []
-        for base, credentials in self._bases:
-            request = urllib.request.Request(
-                base + path,
-                data=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE},
+    def _schema(self, path: str, *, everywhere: bool = False) -> Schema:
+        answer = self._call(path, everywhere=everywhere)
+        try:
+            references = tuple(
+                Reference(str(r["name"]), str(r["subject"]), int(r["version"]))
+                for r in answer.get("references") or ()
             )
-            if authorization := self._authorization(credentials):
-                request.add_header("Authorization", authorization)
-            try:
-                with urllib.request.urlopen(
-                    request, timeout=self._timeout_s, context=self._tls
-                ) as response:
-                    return _parsed(base + path, response.read(_ANSWER_BYTES_MAX + 1))
-            except urllib.error.HTTPError as error:
-                with error:
-                    message = _message_of(error)
-                if error.code < _SERVER_FAULT and error.code not in _NOT_NOW:
-                    refused = SchemaRegistryError(
-                        f"the schema registry {base} refused {path}: {message}{_cure(error.code)}"
-                    )
-                    refused.retriable = error.code in _NOT_ADMITTED
-                    raise refused from None
-                failed.append(f"{base}: {message}")
-            except OSError as error:  # URLError is one
-                failed.append(f"{base}: {getattr(error, 'reason', error)}")
-        raise ConnectionFailedError(f"no schema registry answers: {'; '.join(failed)}")
+        except (KeyError, TypeError, ValueError):
+            raise misread(path) from None
+        text = answer.get("schema")
+        if not isinstance(text, str):
+            raise misread(path)
+        return Schema(text, str(answer.get("schemaType") or "AVRO"), references)
 
-    def _authorization(self, credentials: str) -> str:
-        if self._token is not None:
-            return f"Bearer {self._token() if callable(self._token) else self._token}"
-        return credentials
+    def _call(
+        self, path: str, body: dict[str, Any] | None = None, *, everywhere: bool = False
+    ) -> dict[str, Any]:
+        """All requests pass here: a derived class may ask again."""
+        return self._http.call(path, body, everywhere=everywhere)
+
+    def _number(self, name: str, path: str, body: dict[str, Any] | None = None) -> int:
+        """A number that an answer has by this name."""
+        number = self._call(path, body).get(name)
+        if not isinstance(number, int):
+            raise misread(path)
+        return number
 
 
 def _registry(
@@ -248,21 +247,8 @@ def _registry(
     return SchemaRegistry(url, token=token, timeout_s=timeout_s, cached_max=cached_max)
 
 
-def _address(url: str) -> tuple[str, str]:
-    """The address without its credentials, and the header that they make."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{url!r} is no schema registry; write http://host:8081")
-    if parts.username is None:
-        return url.rstrip("/"), ""
-    name, password = (urllib.parse.unquote(p or "") for p in (parts.username, parts.password))
-    host = parts.netloc.rpartition("@")[2]
-    packed = base64.b64encode(f"{name}:{password}".encode()).decode()
-    return f"{parts.scheme}://{host}{parts.path}".rstrip("/"), f"Basic {packed}"
-
-
 def _quoted(subject: str) -> str:
-    return urllib.parse.quote(subject, safe="")
+    return quote(subject, safe="")
 
 
 def _body(schema: Schema) -> dict[str, Any]:
@@ -274,29 +260,6 @@ def _body(schema: Schema) -> dict[str, Any]:
             {"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references
         ]
     return body
-
-
-def _parsed(url: str, data: bytes) -> dict[str, Any]:
-    try:
-        if len(data) <= _ANSWER_BYTES_MAX:
-            return dict(json.loads(data))
-    except (ValueError, TypeError, RecursionError):
-        pass  # reported below
-    raise SchemaRegistryError(f"{url} did not answer as a schema registry does")
-
-
-def _message_of(error: urllib.error.HTTPError) -> str:
-    try:
-        body = json.loads(error.read(_ANSWER_BYTES_MAX))
-        return f"{body['message']} ({body['error_code']})"
-    except (ValueError, TypeError, KeyError, OSError, RecursionError):
-        return f"{error.code} {error.reason}"
-
-
-def _cure(code: int) -> str:
-    if code == _NOT_FOUND:
-        return "; was it written with another registry?"
-    return "; check the user and password, or the token" if code in _NOT_ADMITTED else ""
 
 
 def resolved(registry: SchemaRegistry, schema: Schema) -> Sequence[Schema]:
@@ -317,4 +280,6 @@ def referenced(
 
 
 _DEPTH_MAX: Final = 32
+_FOLLOWED: Final = "followed"
+"""What a registry never changes, and one that follows another may not have yet."""
 _SERIALIZED: Final = "?format=serialized"

@@ -15,7 +15,7 @@ from typing import Final
 from kohort.errors import ConfigError
 
 NO_EFFECT: Final = {
-    "groupIdPrefix": "without group.id there is no consumer group whose name could begin so",
+    "groupIdPrefix": "Kohort creates no consumer group unless you set group.id",
     "fetchOffset.numRetries": "offsets are asked for again until kafka.default.api.timeout.ms",
     "fetchOffset.retryIntervalMs": "the wait between two tries is kafka.retry.backoff.ms",
 }

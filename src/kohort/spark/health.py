@@ -37,7 +37,8 @@ class QueryHealth:
         batch_ms: how long the last trigger took, in milliseconds.
         rows_per_s: how many rows it handles a second.
         bytes_behind: bytes of unread records, by the size of the oldest ones; None when not asked.
-        oldest_ms: when the oldest unread record was written; None when not asked, or none is.
+        oldest_ms: when the oldest unread record was written; None when not asked, or none is,
+            or one has no timestamp.
     """
 
     name: str

@@ -1,5 +1,31 @@
 """`Pipeline`: what a user writes in a small Python file to load topics into a database.
 
+With steps of DataFrames:
+
+    from pyspark.sql import functions as F
+
+    from kohort.spark import Pipeline
+
+    p = Pipeline("totals", store="sqlite:///totals.db", retries="5m 30m 1h")
+    p.source("orders", schema="customer STRING, amount INT")
+
+    @p.setup
+    def tables(store):
+        store.run("CREATE TABLE IF NOT EXISTS totals (customer TEXT PRIMARY KEY, amount BIGINT)")
+
+    @p.step
+    def valid(orders):
+        return orders.transform(p.reject(F.col("amount") <= 0, "no_amount"))
+
+    @p.table("totals", key="customer")
+    def totals(valid):
+        return valid.groupBy("customer").agg(F.sum("amount").alias("amount"))
+
+    if __name__ == "__main__":
+        p.run()
+
+With row handlers:
+
     from kohort.spark import Permanent, Pipeline, Temporary
 
     pipeline = Pipeline("orders", store="sqlite:///orders.db", retries="5m 30m 1h")
@@ -21,7 +47,8 @@ Rules:
 - Handlers run in Spark's executors; they are shipped by value, with what they refer to in the same
   file. They look things up and return what is to be written; they do not write.
 - Every input is in the store exactly once or failed exactly once (spec 6.3), also after kills.
-- Only configuration changes between `local[*]` and a cluster.
+- Steps are called by the driver at each start, not for each micro-batch; Spark runs their plans.
+- Only configuration changes between `local[*]` and a cluster, where the store is PostgreSQL.
 """
 
 from __future__ import annotations

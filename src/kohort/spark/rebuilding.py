@@ -14,17 +14,16 @@ Rules (spec 6.10):
 # pyright: basic
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kohort.errors import ConfigError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import UNDIRECTED
 from kohort.retry.ledger import FenceRow
-from kohort.retry.policy import retry_topics_among
+from kohort.retry.policy import INTERMEDIATE_TOPIC, retry_topics_among
 from kohort.retry.store import Store
 from kohort.spark.dataframes.graph import TableTarget, TopicTarget
 from kohort.spark.outputs.swapping import Replay, outputs_of, swapping
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
     from kohort.spark.pipeline import Pipeline
     from kohort.spark.progress import Progress
-
-_INTERMEDIATE: Final = re.compile(r"kohort\..*\.intermediate")
 
 
 @dataclass(frozen=True)
@@ -198,7 +195,7 @@ def _check_books(pipeline: Pipeline, store: Store, wanted: Replay) -> None:
 def _left_alone(pipeline: Pipeline, store: Store, replaces: str) -> list[str]:
     """The source topics of the replaced pipeline that the new one does not read."""
     read = {fence.topic for fence in store.fences(replaces)}
-    own = retry_topics_among(read) | {t for t in read if _INTERMEDIATE.fullmatch(t)}
+    own = retry_topics_among(read) | {t for t in read if INTERMEDIATE_TOPIC.fullmatch(t)}
     return sorted(read - own - pipeline.topics.keys())
 
 

@@ -3,9 +3,11 @@
 Shell: clock, sleep and files (the checkpoint's lock).
 
 Rules (spec 6.3; invariant X6):
-- Two queries: one reads the source topics, one reads all retry topics, so that neither waits for
-  the other. Both write through the same sink.
-- Both start at the store's fences (X8). A checkpoint that is gone costs nothing.
+- Row handlers have two queries: one reads the source topics, one reads all retry topics, so that
+  neither waits for the other. Both write through the same sink.
+- Each stage of DataFrames is a query of its own; see `stages`.
+- Queries without state start at the store's fences (X8). Their checkpoint that is gone costs
+  nothing; without that of a stateful stage nothing is started.
 - Nothing in Spark restarts a query. A cause that may pass (a broker away, a database locked, a
   worker killed) is restarted with back-off; anything else is raised at once, with the traceback of
   the Python process in which it happened.
@@ -35,7 +37,7 @@ from kohort.errors import (
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.fenced import refuse_recreated
 from kohort.retry.ledger_view import retry_topic_states
-from kohort.retry.policy import RetryTopics
+from kohort.retry.policy import INTERMEDIATE_TOPIC, RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import (
@@ -541,8 +543,7 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
     except StorageError:  # it has never run
         return Stored((), {}, views)
-    forwarded = re.compile(r"kohort\..*\.intermediate")  # they come and go with the stages
-    fences = [f for f in store.fences(pipeline.name) if not forwarded.fullmatch(f.topic)]
+    fences = [f for f in store.fences(pipeline.name) if not INTERMEDIATE_TOPIC.fullmatch(f.topic)]
     there = [
         (f.topic, f.partition)
         for f in fences
@@ -555,9 +556,7 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         {s.topic: s.waiting for s in states if s.waiting},
         views,
         port.earliest(there) if there else {},
-        {}
-        if is_url(place)
-        else {n: topics_of(LocalFiles(Path(place)), n) for n in (SOURCE, RETRIES)},
+        {} if is_url(place) else _checkpoints(LocalFiles(Path(place))),
     )
 
 

@@ -228,7 +228,8 @@ def _with_oldest(
     if not late.keys() <= oldest.keys():
         return query
     size = sum(count * oldest[at][1] for at, count in late.items())
-    return replace(query, bytes_behind=size, oldest_ms=min(oldest[at][0] for at in late))
+    first_ms = min(oldest[at][0] for at in late)
+    return replace(query, bytes_behind=size, oldest_ms=first_ms if first_ms >= 0 else None)
 
 
 def _now_ms() -> int:

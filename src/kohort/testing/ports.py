@@ -4,8 +4,7 @@ Rules:
 - A socket that is bound and never listens keeps its port: the system gives it to no program that
   asks for any port, connections to it are refused, and a program that sets SO_REUSEADDR (every
   listener of ours) may listen at it. So a broker that is down for a moment finds its port free, and
-  its clients
-  do not meet a stranger's broker there.
+  its clients do not meet a stranger's broker there.
 - Linux has it so; elsewhere nothing is kept, and a port is free while there is no listener.
 
 Shell: sockets.

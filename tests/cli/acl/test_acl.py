@@ -80,3 +80,12 @@ def test_what_makes_no_sense_is_refused_here(servers: str, args: tuple[str, ...]
     code, out = run(servers, *args)
     assert code == 2
     assert why in out
+
+
+def test_the_name_of_a_principal_does_not_drive_the_terminal(servers: str) -> None:
+    who = ("--principal", "User:\x1b]0;title\x07", "-o", "read", "--topic", "t")
+    for command in (("add",), ("remove",), ("remove", "--execute")):
+        code, out = run(servers, command[0], *who, *command[1:])
+        assert code == 0, out
+        assert r"User:\x1b]0;title\x07" in out
+        assert "\x1b" not in out

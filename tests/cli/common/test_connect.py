@@ -46,6 +46,21 @@ def test_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.common() == {"bootstrap_servers": "env:1"}
 
 
+def test_a_command_with_clients_of_all_roles_gets_the_keys_of_all(tmp_path: Path) -> None:
+    """What all clients have comes from no role's own table: it would hold for the others, too."""
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '"fetch.min.bytes" = 2\n[consumer]\nclient_id = "reader"\n[producer]\nlinger_ms = 3\n'
+    )
+    found = client_of("--config", str(file), "-b", "b:1", "-X", "max.request.size=9")
+    assert found.all_roles() == {
+        "bootstrap_servers": "b:1",
+        "fetch_min_bytes": 2,
+        "linger_ms": 3,
+        "max_request_size": "9",
+    }
+
+
 def test_a_file_may_hold_keys_of_other_clients_but_no_unknown_one(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('linger_ms = 3\n"fetch.min.bytes" = 2\n')
@@ -95,6 +110,9 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
         (("group", "list", "-X", "clinet.id=a"), "did you mean 'client.id'?"),
         (("topic", "list", "-X", "request.timeout.ms=soon"), "request.timeout.ms='soon'"),
         (("topic", "list", "-b", "localhost:kafka"), "write host:port"),
+        (("console", "-X", "fetch.min.bytes=1"), "'fetch.min.bytes' is for a consumer"),
+        (("user", "list", "-X", "linger.ms=1"), "'linger.ms' is for a producer"),
+        (("app", "status", "-X", "max.poll.records=1"), "'max.poll.records' is for a consumer"),
         (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num.partitions'?"),
         (("broker", "run", "--port", "99999"), "port=99999"),
         (("broker", "run", "--host", "0.0.0.0"), "--allow-open"),

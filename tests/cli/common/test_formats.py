@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kohort.cli.common.formats import (
@@ -40,14 +40,16 @@ optional_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(s
 headers = st.lists(st.tuples(st.text(max_size=5), optional_bytes), max_size=4)
 
 
-@given(optional_bytes, optional_bytes, headers, st.integers(0, 1 << 40))
+@example(None, None, [], -1)
+@given(optional_bytes, optional_bytes, headers, st.integers(-1, 1 << 40))
 def test_what_consume_prints_produce_reads(
     key: bytes | None, value: bytes | None, headers: list[Header], timestamp: int
 ) -> None:
     """jsonl is lossless for text, bytes that are not UTF-8, nulls and headers in order."""
     line = as_json(Rec(key=key, value=value, headers=headers, timestamp=timestamp))
     assert "\n" not in line
-    assert read_json(line.encode()) == Outgoing(value, key, tuple(headers), 2, timestamp)
+    known = None if timestamp == -1 else timestamp
+    assert read_json(line.encode()) == Outgoing(value, key, tuple(headers), 2, known)
 
 
 def test_json_is_one_object_with_known_fields() -> None:
@@ -71,6 +73,7 @@ def test_a_value_in_json_that_is_no_text_is_stored_as_json() -> None:
     [
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
+        (b'{"value": ' + b"[" * 100_000, "not JSON: maximum recursion"),
         (b"[1]", "a JSON object is needed"),
         (b'{"valeu": 1}', "did you mean 'value'"),
         (b'{"value": "a", "value_base64": "YQ=="}', "both given"),
@@ -82,6 +85,7 @@ def test_a_value_in_json_that_is_no_text_is_stored_as_json() -> None:
         (b'{"partition": -1}', "partition must be a whole number"),
         (b'{"partition": true}', "partition must be a whole number"),
         (b'{"timestamp": "now"}', "timestamp must be a whole number"),
+        (b'{"timestamp": -2}', "timestamp must be a whole number"),
         (b'{"value": "\\ud800"}', "UTF-8"),
         (b'{"headers": [{"name": "\\ud800"}]}', "a header's name is not text that UTF-8"),
     ],

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +248,53 @@ def test_filters_and_limits(bare: Run, url: str) -> None:
     assert [line[2] for line in csv.reader(io.StringIO(plain))] == ["offset", "6", "5"]
 
 
+@pytest.mark.parametrize("text", ["straße müller", "STRASSE MÜLLER", "Müller", "ÉTÉ 9", "été 9"])
+def test_search_ignores_case_beyond_ascii(bare: Run, tmp_path: Path, text: str) -> None:
+    """SQLite's lower() knows ASCII only: a capital É in a message was not found by any text."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    kept = replace(row(1, Status.FAILED, 0), error_message="Straße MÜLLER, ÉTÉ 9, strasse müller")
+    write(url, "loader", [kept])
+    ran = bare("dlq", "list", "--store", url, "--search", text, "-o", "json")
+    assert [r["offset"] for r in ran.json["rows"]] == [1]
+
+
+def app_store(tmp_path: Path) -> str:
+    """What an App with a store has made: progress, and a ledger as soon as a record failed."""
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    store = open_store(url)
+    store.prepare()
+    for topic in ("in", *RETRIES):
+        store.take_over("billing", topic, "id", partition=0, now_ms=0)
+    store.close()
+    return url
+
+
+def test_the_store_of_an_app(bare: Run, tmp_path: Path) -> None:
+    """A healthy App has progress and no fence; it was unknown until a record had failed."""
+    url = app_store(tmp_path)
+    for name in (("--name", "billing"), ()):
+        ran = bare("retry", "status", "--store", url, *name, "-o", "json")
+        assert ran.code == 0, ran.err
+        assert [row["retry_topic"] for row in ran.json["rows"]] == [RETRIES[1], RETRIES[2]]
+    assert bare("dlq", "list", "--store", url, "--name", "billing").out.startswith("0 failed")
+    ran = bare("dlq", "list", "--store", url, "--name", "biling")
+    assert "did you mean 'billing'?" in ran.err
+
+
+@pytest.mark.parametrize("command", [("retry", "list"), ("dlq", "show", "in/0/1")])
+def test_a_ledger_that_is_missing_is_an_error_with_words(
+    bare: Run, url: str, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    database = sqlite3.connect(tmp_path / "store.db")
+    database.execute("ALTER TABLE kohort_ledger RENAME COLUMN reason TO why")
+    database.commit()
+    database.close()
+    ran = bare(*command, "--store", url, "--name", "loader")
+    assert ran.code == 1
+    assert "cannot be read" in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_a_store_or_pipeline_that_is_not_there(bare: Run, url: str, tmp_path: Path) -> None:
     """Said, with what there is; and no database is made by looking for one."""
     ran = bare("retry", "status", "--store", url, "--name", "laoder")
@@ -374,7 +423,7 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
             producer.send("shop.g.retry.5m", b"needle-1", b"k", headers=copy)
         last = retry_headers("shop", 7, 2, 3_000, Disposition.EXHAUSTED, "gave up")
         stack = b"Traceback\n  File x\x1b[2J\nValueError: odd"
-        own = [("mine", b"x"), ("retry_error_stack", stack)]
+        own = [("mine", b"x"), ("mine", b"y"), ("retry_error_stack", stack)]
         producer.send("shop.g.dlt", b"needle-1\x1b[31m", headers=[*own, *last])
         other = retry_headers("shop", 8, 2, 3_000, Disposition.EXHAUSTED, "Needle in words")
         producer.send("shop.g.dlt", b"hay", b"k2", headers=other)
@@ -390,7 +439,10 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         (2, "exhausted", "gave up"),
     ]
     assert found["copy"]["value"] == "needle-1\x1b[31m"
-    assert found["copy"]["headers"]["mine"] == "x"
+    assert found["copy"]["headers"][:2] == [
+        {"name": "mine", "value": "x"},
+        {"name": "mine", "value": "y"},
+    ], "of headers with one name each is told"
     told = kohort("dlq", "show", "shop/0/7", *here).out
     assert "gave up" in told
     for line in (
@@ -398,6 +450,7 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         "key: null",
         r"value: needle-1\x1b[31m",
         "  mine: x",
+        "  mine: y",
     ):
         assert f"\n{line}\n" in told, "nothing of a record may drive the terminal"
     assert told.endswith("stack:\n  Traceback\n    File x\\x1b[2J\n  ValueError: odd\n")

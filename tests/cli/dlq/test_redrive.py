@@ -44,6 +44,12 @@ def run(failures: Failures, *arguments: str, answer: str = "", **how):
     return CliRunner().invoke(redrive, [*common, *arguments], input=answer, **how)
 
 
+def unconnected(*arguments: str):
+    """The command where a test has replaced what would connect."""
+    common = ["--topic", "t", "--group", "g", "-b", "localhost:1"]
+    return CliRunner().invoke(redrive, [*common, *arguments])
+
+
 def test_a_dry_run_sends_nothing(failures) -> None:
     done = run(failures, "--dry-run", "--reason", "odd", "-o", "json")
     assert done.exit_code == 0, done.output
@@ -77,6 +83,18 @@ def test_it_asks_before_it_sends(failures) -> None:
     unnamed = run(failures, "--reason", "odd", "--yes")
     assert "repeat it with --id 2" in unnamed.output
     assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
+
+
+def test_settings_of_its_clients_are_honoured(failures, tmp_path) -> None:
+    """On the command line and in a file: a large record needs a larger `max.request.size`."""
+    file = tmp_path / "kohort.toml"
+    file.write_text("[producer]\nmax_request_size = 10\n")
+    for words in (("-X", "max.request.size=10"), ("--config", str(file))):
+        done = run(failures, "--id", "r1", "--yes", *words, standalone_mode=False)
+        assert "max.request.size" in str(done.exception).replace("_", ".")
+        assert failures.entry() == []
+    wrong = run(failures, "--dry-run", "-X", "max.poll.records=0", standalone_mode=False)
+    assert isinstance(wrong.exception, ConfigError)
 
 
 def test_only_json_is_printed_where_json_is_asked_for(failures) -> None:
@@ -113,6 +131,59 @@ def test_edit_and_offsets(failures, tmp_path) -> None:
     assert [r.value for r in failures.entry()] == [b"mended"] * 4
 
 
+def test_what_an_edit_leaves_out_is_counted(failures, tmp_path) -> None:
+    file = tmp_path / "none.py"
+    file.write_text("def edit(key, value, headers):\n    return None\n")
+    done = run(failures, "--reason", "odd", "--edit", str(file), "--yes")
+    assert "nothing was sent: all that are as asked stay: 15 left out by --edit" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (Report(value_gone=2), "all that are as asked stay: 2 whose value is gone from the source"),
+        (Report(value_gone=2, left_by_edit=1), "1 left out by --edit, 2 whose value is gone"),
+        (Report(unreadable=3), "3 in batches that cannot be read"),
+        (Report(again=4, not_chosen=1), "4 that it sent before, and that failed again"),
+        (Report(not_chosen=5, inert=1), "no failure is as asked"),
+        (Report(), "redrive r1 has been through all that failed"),
+    ],
+)
+def test_it_says_why_nothing_is_sent(monkeypatch, found, reason) -> None:
+    monkeypatch.setattr(Redrive, "preview", lambda _: found)
+    assert reason in unconnected("--id", "r1", "--dry-run").stderr
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--dry-run"],
+        ["--reason", "odd"],
+        ["--error-class", "X"],
+        ["--fingerprint", "f"],
+        ["--since", "-2h"],
+        ["--offsets", "0:1"],
+        ["--to", "entry"],
+        ["--retries", "1h"],
+        ["--rate", "5"],
+        ["--edit", __file__],
+    ],
+)
+def test_cancel_stands_alone(monkeypatch, more) -> None:
+    """`--cancel --dry-run` cancelled; so did options that choose, as if it were for a part."""
+    monkeypatch.setattr(Redrive, "cancel", lambda _: pytest.fail("it is cancelled"))
+    refused = unconnected("--id", "r1", "--cancel", *more)
+    assert refused.exit_code == 2
+    assert f"{more[0]} does nothing with --cancel, which forgets all of --id" in refused.output
+
+
+def test_cancel_takes_the_name_and_the_place(monkeypatch) -> None:
+    monkeypatch.setattr(Redrive, "cancel", lambda _: None)
+    done = unconnected("--id", "r1", "--cancel", "--yes", "-o", "json", "-X", "client.id=me")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"cancelled": "r1"}
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -145,6 +216,7 @@ def test_a_file_that_does_not_load_is_refused(failures, tmp_path) -> None:
 def test_refusals(failures, tmp_path) -> None:
     assert "write PARTITION:FROM-TO" in run(failures, "--offsets", "x").output
     assert "--cancel needs the --id" in run(failures, "--cancel").output
+    assert "from 20 to 10 is no range" in run(failures, "--offsets", "0:20-10").output
     empty = tmp_path / "empty.py"
     empty.write_text("")
     error = run(failures, "--edit", str(empty)).exception

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from kohort.cli.doctor.cluster import clock_finding, release
+from dataclasses import replace
+
+import pytest
+
+from kohort.cli.doctor.cluster import clock_finding, release, replicas_finding
 from kohort.client.admin.types import BrokerFeatures
+from kohort.observe.cluster import ClusterHealth
 from tests.cli.conftest import Run
 from tests.clusters import Cluster
 
@@ -39,6 +44,32 @@ def test_what_may_not_be_asked_is_a_warning_and_the_rest_is_shown(
         ran = kohort("doctor", "--cluster", "-o", "json")
     states = {row["check"]: row["state"] for row in ran.json["rows"]}
     assert (ran.code, states["rights"], states["version"]) == (0, "warning", "ok")
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        ("CLUSTER_AUTHORIZATION_FAILED", "`kohort acl add` gives the right"),
+        ("UNKNOWN_SERVER_ERROR", "`kohort cluster describe` shows what does not answer"),
+    ],
+)
+def test_a_right_is_the_cure_of_a_missing_right_alone(
+    kohort: Run, cluster: Cluster, error: str, cure: str
+) -> None:
+    with cluster.faults.fail("ListGroups", error, times=10):
+        ran = kohort("doctor", "--cluster", "-o", "json")
+    (groups,) = [row for row in ran.json["rows"] if row["check"] == "groups"]
+    assert (ran.code, groups["state"], groups["cure"]) == (0, "warning", cure)
+
+
+def test_partitions_without_a_leader_are_broken_and_those_short_of_replicas_are_not() -> None:
+    nothing = ClusterHealth("c", 1, 1, 3, (), (), ())
+    for health, state in (
+        (nothing, "ok"),
+        (replace(nothing, under_replicated=("orders-0",)), "warning"),
+        (replace(nothing, offline=("orders-0",)), "failed"),
+    ):
+        assert replicas_finding(health).state == state
 
 
 def test_a_commit_in_the_future_proves_that_our_clock_is_behind() -> None:

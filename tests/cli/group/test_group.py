@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from kohort import Admin, Consumer
+from kohort import Admin, Consumer, NewTopic
 from kohort.cli.group.commands import summed_by_topic
 from kohort.testing import Cluster
+from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
 from tests.cli.conftest import Run
 
 LAG_COLUMNS = [
@@ -81,6 +82,7 @@ def test_a_group_with_a_member(kohort: Run, cluster: Cluster, orders: str) -> No
             "assignment_strategy",
             "coordinator",
             "lag",
+            "unknown",
             "group_epoch",
             "target_assignment_epoch",
             "members",
@@ -125,6 +127,44 @@ def test_lag_that_fails_a_check(kohort: Run, orders: str) -> None:
     assert ran.json["rows"][0]["lag"] == 2
 
 
+def test_a_check_fails_of_what_was_asked_for_alone(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """Of all groups some have no offsets (Kafka Connect's), or do not read the topic."""
+    kohort("topic", "create", "fees", "-p", "1")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("reads-fees", {("fees", 0): 0})
+        kohort("consume", orders, "-g", "reads-orders", "--from-beginning", "--until-end")
+        without_offsets = Consumer(
+            bootstrap_servers=cluster.bootstrap, group_id="without", allow_auto_create_topics=False
+        )
+        with without_offsets:
+            without_offsets.subscribe(["not-there"])
+            while "without" not in {g.group_id for g in admin.list_groups(states=["Stable"])}:
+                without_offsets.poll(0.2)
+            every = ("--all", "--match", "^(reads-|without)", "--fail-above", "1000")
+            for words, code, said in (
+                (every, 0, "group without has no offsets and reads nothing"),
+                ((*every, "--topic", orders), 0, ""),
+                ((*every, "--topic", "ordes"), 3, "none of the 3 groups has offsets of 'ordes'"),
+                (("without", "--fail-above", "1000"), 3, "group without has no offsets and"),
+                (
+                    ("reads-fees", "reads-orders", "--topic", orders, "--fail-above", "1000"),
+                    0,
+                    "group reads-fees has no offsets of 'orders', and does not read it\n",
+                ),
+                (
+                    ("reads-fees", "--topic", orders, "--fail-above", "1000"),
+                    3,
+                    "group reads-fees has no offsets of 'orders', and does not read it\n",
+                ),
+            ):
+                ran = kohort("group", "lag", *words)
+                assert ran.code == code, words
+                assert said in ran.err
+                assert bool(said) == bool(ran.err)
+
+
 def test_what_is_not_known_is_a_dash(kohort: Run, cluster: Cluster, orders: str) -> None:
     """Nothing committed yet: no offset and no lag, and the check fails. Never a 0."""
     with member(cluster, "fresh", orders):
@@ -149,6 +189,80 @@ def test_a_partition_that_its_leader_cannot_read_is_a_dash(
         assert kohort("group", "describe", "offline").code == 0
         (_, first, second) = kohort("topic", "describe", orders, "-o", "csv").lines
         assert (first.endswith(",,"), second.endswith(",,")) == (True, False)
+
+
+def test_a_commit_past_the_end_of_the_log_is_a_dash(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """The topic was made again, or has lost records: nobody knows what is left to do (spec 8.3)."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("ahead", {(orders, 0): 900})
+    ran = kohort("group", "lag", "ahead", "--fail-above", "0", "-o", "json")
+    assert [row["lag"] for row in ran.json["rows"]] == [None]
+    assert ran.code == 3
+    assert "is unknown" in ran.err
+    (group,) = kohort("group", "describe", "ahead", "-o", "json").json["groups"]
+    assert (group["lag"], group["unknown"]) == (None, 1)
+    told = kohort("group", "why", "ahead", "--for", "1ms", "-o", "json").json
+    assert (told["lag"], told["unknown"], told["partitions"][0]["lag"]) == (None, 1, None)
+    assert (
+        kohort("group", "why", "ahead", "--for", "1ms")
+        .lines[0]
+        .startswith("ahead: Empty, members 0, lag unknown, partitions 1 (stuck 1)")
+    )
+
+
+def test_one_leader_that_hangs_is_waited_for_once(
+    kohort: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many groups each broker and each leader is asked once, not once for each group."""
+    monkeypatch.setattr("kohort.sampling.log_offsets.LEADER_S", 0.5)
+    with (
+        Cluster(nodes=2, offsets_topic_num_partitions=4) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+    ):
+        admin.create_topics([NewTopic("shared", 4, 1)])
+        (topic,) = admin.describe_topics(["shared"]).values()
+        known = {p.partition for p in topic.partitions if p.leader != 2}
+        assert 0 < len(known) < 4
+        names = [f"g{number}" for number in range(6)]
+        for name in names:
+            admin.alter_group_offsets(name, {("shared", number): 0 for number in range(4)})
+        cluster.faults.silence("ListOffsets", node=2, times=99)
+        for words in (("--all",), tuple(names), ("--all", "--match", "^g")):
+            cluster.requests.clear()
+            ran = kohort("group", "lag", *words, "-b", cluster.bootstrap, "-o", "json")
+            assert ran.code == 0, ran.err
+            rows = ran.json["rows"]
+            assert {row["group"] for row in rows} == set(names)
+            assert {row["partition"] for row in rows if row["lag"] == 0} == known
+            assert len(cluster.requests.of("ListOffsets")) == 2, "one for each leader"
+            assert not cluster.requests.of("FindCoordinator")
+        cluster.requests.clear()
+        assert len(kohort("group", "list", "-b", cluster.bootstrap).lines) == 7
+        assert len(cluster.requests.of("DescribeGroups")) <= 2
+
+
+def test_a_broker_that_does_not_answer_costs_its_own_groups_alone(kohort: Run) -> None:
+    with (
+        Cluster(nodes=2, offsets_topic_num_partitions=4) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+    ):
+        admin.create_topics([NewTopic("shared", 1, 1)])
+        names = [f"g{number}" for number in range(6)]
+        for name in names:
+            admin.alter_group_offsets(name, {("shared", 0): 0})
+        there = {name for name in names if cluster.coordinator_of(name) != 2}
+        assert 0 < len(there) < 6
+        cluster.faults.fail("ListGroups", "COORDINATOR_NOT_AVAILABLE", node=2, times=99)
+        for words in (("list",), ("lag", "--all"), ("lag", *names)):
+            ran = kohort("group", *words, "-b", cluster.bootstrap, "-o", "json")
+            assert ran.code == 4
+            assert {row["group"] for row in ran.json["rows"]} == there
+            assert "error: broker 2 does not answer for its groups" in ran.err
+        ran = kohort("group", "lag", "nope", *names, "-b", cluster.bootstrap)
+        assert "group 'nope' is unknown to the brokers that answer" in ran.err
+        assert "there is no group" not in ran.err
 
 
 def test_offsets_of_a_deleted_topic_do_not_end_the_command(kohort: Run) -> None:
@@ -229,6 +343,64 @@ def test_an_unknown_group_does_not_hide_the_others(
         assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lag", "--all", "--fail-above", "0"),
+        ("lag", "{}", "--topic", "other"),
+        ("lag", "--all", "--total"),
+        ("why", "{}", "--for", "1ms"),
+        ("delete", "{}"),
+        ("describe", "{}"),
+        ("delete-offsets", "{}", "--topic", "other"),
+        ("remove-member", "{}", "--instance", "x"),
+        ("timeline", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_the_name_of_a_group_does_not_drive_the_terminal(
+    kohort: Run, cluster: Cluster, orders: str, words: tuple[str, ...]
+) -> None:
+    """Whoever may join a group chooses its name: here one that sets the window's title."""
+    name = "evil\x1b]0;title\x07"
+    kohort("produce", orders, "-p", "0", stdin=b"x\n")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets(name, {(orders, 0): 0})
+        ran = kohort("group", *(word.format(name) for word in words))
+        admin.delete_groups([name])
+    assert "evil\\x1b]0;title\\x07" in ran.out + ran.err
+    assert "\x1b" not in ran.out + ran.err
+
+
+def test_share_and_streams_groups_are_listed_as_the_broker_lists_them(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """Nothing here describes them: they are not dead for it, and fail no command about all."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("classic1", {(orders, 0): 0})
+    types = {"classic1": "classic", "share1": "share", "streams1": "streams"}
+    listed = ListGroupsResponse(
+        groups=[
+            ListedGroup(group_id=name, group_state="Stable", group_type=kind)
+            for name, kind in types.items()
+        ]
+    )
+    with cluster.faults.answer("ListGroups", lambda request, version: listed, times=99):
+        ran = kohort("group", "list", "-o", "json")
+        assert [(r["group"], r["state"], r["type"], r["members"]) for r in ran.json["rows"]] == [
+            ("classic1", "Empty", "classic", 0),
+            ("share1", "Stable", "share", None),
+            ("streams1", "Stable", "streams", None),
+        ]
+        for words in ((), ("--total",), ("--match", "1$")):
+            ran = kohort("group", "lag", "--all", *words, "-o", "json")
+            assert (ran.code, ran.err) == (0, "")
+            assert {row["group"] for row in ran.json["rows"]} == {"classic1"}
+        ran = kohort("group", "lag", "share1")
+        assert (ran.code, ran.out) == (1, "")
+        assert "group 'share1' is a share group" in ran.err
+
+
 @pytest.mark.parametrize("request_name", ["DescribeGroups", "OffsetFetch"])
 def test_a_group_that_fails_does_not_hide_the_others(
     kohort: Run, cluster: Cluster, orders: str, request_name: str
@@ -239,7 +411,7 @@ def test_a_group_that_fails_does_not_hide_the_others(
     refusal = "GROUP_AUTHORIZATION_FAILED"
     with cluster.faults.fail(request_name, refusal, group="shut", times=1_000):
         both = ("shut", "allowed")
-        for words in (("lag", "--all"), ("lag", *both), ("describe", *both)):
+        for words in (("lag", *both), ("describe", *both)):
             ran = kohort("group", *words, "-o", "jsonl")
             assert ran.code == 4
             assert '"allowed"' in ran.out

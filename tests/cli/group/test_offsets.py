@@ -8,6 +8,12 @@ import pytest
 
 from kohort import Admin, TopicPartition
 from kohort.testing import Cluster
+from kohort.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from tests.cli.conftest import Run
 
 
@@ -94,3 +100,68 @@ def test_a_topic_whose_partitions_are_left_out_is_refused(kohort: Run, billing: 
         assert (ran.code, ran.out) == (1, "")
         assert "'fees:' names no partition; write fees:0,2, or fees for all" in ran.err
     assert at(kohort, billing) == {("bills", 1): 3, ("fees", 0): 1}
+
+
+def committed(group: str, offsets: dict[tuple[str, int], int]) -> OffsetFetchResponse:
+    """What a coordinator answers that still has offsets of a topic that is gone."""
+    topics = [
+        OffsetFetchResponseTopics(
+            name=topic,
+            partitions=[OffsetFetchResponsePartitions(partition_index=number, committed_offset=at)],
+        )
+        for (topic, number), at in offsets.items()
+    ]
+    return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id=group, topics=topics)])
+
+
+@pytest.mark.parametrize("where", ["earliest", "@1970-01-02T00:00Z", "shift:+0", "group:billing"])
+def test_a_reset_of_everything_leaves_out_what_nobody_answers_for(
+    kohort: Run, billing: str, cluster: Cluster, where: str
+) -> None:
+    """One topic that is gone, or one partition without a leader, keeps no group from its reset."""
+    answer = committed(billing, {("bills", 1): 3, ("fees", 0): 1, ("gone", 0): 7})
+    words = ("group", "reset", billing, "--to", where, "-o", "csv")
+    with (
+        cluster.faults.answer("OffsetFetch", lambda request, version: answer, times=9),
+        cluster.faults.fail(
+            "ListOffsets", "UNKNOWN_SERVER_ERROR", topic="fees", partition=0, times=9
+        ),
+    ):
+        ran = kohort(*words)
+        named = kohort(*words, "--topic", "fees")
+    assert [line.split(",")[1:3] for line in ran.lines[1:]] == [["bills", "1"]]
+    assert ran.code == 4
+    assert "error: gone-0 is left out: the topic does not exist (any more)" in ran.err
+    assert "error: fees-0 is left out: no leader answers for it" in ran.err
+    assert (named.code, named.out) == (1, "")
+    assert "UNKNOWN_SERVER_ERROR" in named.err
+
+
+def test_a_reset_without_any_answer_fails(kohort: Run, billing: str, cluster: Cluster) -> None:
+    with cluster.faults.fail("ListOffsets", "UNKNOWN_SERVER_ERROR", times=99):
+        ran = kohort("group", "reset", billing, "--to", "earliest", "--execute")
+    assert (ran.code, ran.out) == (1, "")
+    assert "no offset of group 'billing' can be set" in ran.err
+    assert "bills-1" in ran.err
+
+
+def test_records_that_do_not_exist_are_neither_read_again_nor_skipped(
+    kohort: Run, cluster: Cluster
+) -> None:
+    """AGAIN and SKIPPED count what the log holds: retention, or a topic made again, is no loss."""
+    kohort("topic", "create", "short", "-p", "1")
+    kohort("produce", "short", stdin=b"a\nb\nc\nd\ne\n")
+    place = TopicPartition("short", 0)
+
+    def told(at: int, where: str) -> list[str]:
+        admin.alter_group_offsets("mover", {place: at})
+        line = kohort("group", "reset", "mover", "--to", where, "-o", "csv").lines[1]
+        return line.split(",")[3:]
+
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.delete_records({place: 2})
+        assert told(1, "earliest") == ["1", "2", "0", "0"]
+        assert told(1, "latest") == ["1", "5", "0", "3"]
+        assert told(900, "latest") == ["900", "5", "0", "0"]
+        assert told(900, "earliest") == ["900", "2", "3", "0"]
+        assert told(4, "3") == ["4", "3", "1", "0"]

@@ -41,6 +41,23 @@ def test_a_line_for_each_group(kohort: Run, cluster: Cluster) -> None:
     assert "--total" in kohort("group", "lag", "late", "--for", "1s").err
 
 
+def test_partitions_whose_lag_is_unknown_are_counted(kohort: Run, cluster: Cluster) -> None:
+    """A program sees what the table's `>=` says: the sum is not the whole."""
+    kohort("topic", "create", "doubtful", "-p", "2")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        places = {TopicPartition("doubtful", 0): 0, TopicPartition("doubtful", 1): 9}
+        admin.alter_group_offsets("partly-known", places)
+        admin.alter_group_offsets("unknown", {TopicPartition("doubtful", 0): 9})
+    asked = ("group", "lag", "partly-known", "unknown", "--total", "--sort", "name", "-o")
+    rows = kohort(*asked, "json").json["rows"]
+    assert [(row["lag"], row["unknown"]) for row in rows] == [(0, 1), (None, 1)]
+    assert kohort(*asked, "csv").lines[0] == (
+        "group,state,members,partitions,lag,unknown,oldest_unread"
+    )
+    table = kohort(*asked, "table").lines
+    assert [line.split()[4] for line in table] == ["LAG", ">=0", "-"]
+
+
 def test_groups_are_chosen_and_sorted(kohort: Run, cluster: Cluster) -> None:
     kohort("topic", "create", "sorted", "-p", "1")
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:

@@ -50,6 +50,25 @@ def test_an_unknown_word_is_refused(
     assert wrong[1].split(":")[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "system"])
+@pytest.mark.parametrize(
+    ("given", "ignored"),
+    [
+        (["--seed", "1"], ["--seeds", "3"]),
+        (["--seed", "1"], ["--minutes", "3"]),
+        (["--seed", "1"], ["--first", "3"]),
+        (["--seed", "1"], ["--jobs", "3"]),
+        (["--minutes", "0.001"], ["--seeds", "3"]),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    command: str, given: list[str], ignored: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(simulate, [command, *given, *ignored]) == 2
+    printed = capsys.readouterr()
+    assert f"{ignored[0]} does nothing with {given[0]}" in printed.err
+
+
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 9])
 def test_processes_are_replaced_from_time_to_time(
     count: int, monkeypatch: pytest.MonkeyPatch

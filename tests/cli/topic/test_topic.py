@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Run
+from tests.clusters import Cluster
 
 
 def test_create_describe_list(kohort: Run) -> None:
@@ -88,6 +89,25 @@ def test_delete_and_grow_change_nothing_without_execute(kohort: Run) -> None:
     assert "at least 5" in ran.err
     assert kohort("topic", "delete", "plan", "--execute").code == 0
     assert kohort("topic", "describe", "plan").code == 1
+
+
+def test_records_that_nobody_counts_are_not_none(kohort: Run, cluster: Cluster) -> None:
+    """Who reads `0 records` deletes the topic."""
+    kohort("topic", "create", "full", "-p", "2")
+    kohort("produce", "full", "--partition", "1", stdin=b"a\nb\n")
+    words = ("topic", "delete", "full")
+    error = "UNKNOWN_SERVER_ERROR"
+    with cluster.faults.fail("ListOffsets", error, topic="full", partition=0, times=9):
+        assert kohort(*words).out == (
+            "would delete full: 2 partitions, at least 2 records "
+            "(no leader answers for 1 partition)\n"
+        )
+    with cluster.faults.fail("ListOffsets", error, topic="full", times=9):
+        assert kohort(*words).out == (
+            "would delete full: 2 partitions, records not known "
+            "(no leader answers for 2 partitions)\n"
+        )
+    assert kohort(*words).out == "would delete full: 2 partitions, 2 records\n"
 
 
 def test_configurations(kohort: Run) -> None:

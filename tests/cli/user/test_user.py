@@ -113,6 +113,16 @@ def test_a_comma_between_users_is_refused_with_the_form_they_have(
     assert bare("broker", "run", "--port", "0", "--user", "alice:a,b").code == 2
 
 
+def test_a_file_that_is_no_text_is_named(bare: Run, tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    odd.write_bytes(b"caf\xe9")
+    for args in (("user", "set", "bob", "--password-file"), ("broker", "run", "--users-file")):
+        ran = bare(*args, str(odd))
+        assert ran.code == 2
+        assert f"{odd} is not UTF-8" in ran.err
+        assert "caf" not in ran.err
+
+
 def test_users_of_the_settings_stay(tmp_path: Path) -> None:
     assert _lines(None) == []
     values: dict[str, Any] = {"sasl_users": "a:1,b:2", "ssl_certificate_location": "x"}

@@ -21,6 +21,7 @@ from kohort import (
     Producer,
     TopicPartition,
 )
+from kohort.client.admin.types import ProducerDescription
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -38,6 +39,14 @@ from kohort.wire.messages.delete_groups_response import DeletableGroupResult, De
 from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
 from kohort.wire.messages.metadata_response import MetadataResponseBroker
+from kohort.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
 from tests.client.scripted import CLOSE, ScriptedBroker
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S, until
@@ -47,6 +56,11 @@ from tests.patience import PATIENCE_S, until
 def cluster():
     with Cluster() as cluster:
         yield cluster
+
+
+OPEN = ProducerDescription(
+    1, 0, last_sequence=0, last_timestamp_ms=0, coordinator_epoch=0, transaction_start_offset=0
+)
 
 
 class Awaiting:
@@ -109,18 +123,31 @@ def test_errors_name_every_object_that_failed(admin, topic):
     assert topic in str(caught.value)
     assert "1 of 2" in str(caught.value) or caught.value.code == 36
     soon(lambda: "fresh" in {t.name for t in admin.list_topics()})
+    missing = TopicPartition("missing", 0)
     for call in (
         lambda: admin.describe_topics(["missing"]),
         lambda: admin.delete_topics(["missing"]),
         lambda: admin.create_partitions({"missing": 4}),
         lambda: admin.describe_configs("missing"),
         lambda: admin.alter_configs("missing", {"retention.ms": "1"}),
-        lambda: admin.list_offsets({TopicPartition("missing", 0): "latest"}),
+        lambda: admin.list_offsets({missing: "latest"}),
+        lambda: admin.delete_records({missing: 1}),
+        lambda: admin.describe_producers([missing]),
+        lambda: admin.abort_transaction(missing, OPEN),
+        lambda: admin.elect_leaders([missing]),
     ):
         with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             call()
-    with pytest.raises(UsageError, match="no partition 9"):
-        admin.list_offsets({TopicPartition(topic, 9): "latest"})
+    beyond = TopicPartition(topic, 9)
+    for call in (
+        lambda: admin.list_offsets({beyond: "latest"}),
+        lambda: admin.delete_records({beyond: 1}),
+        lambda: admin.describe_producers([beyond]),
+        lambda: admin.abort_transaction(beyond, OPEN),
+        lambda: admin.elect_leaders([beyond]),
+    ):
+        with pytest.raises(UsageError, match="no partition 9"):
+            call()
 
 
 def test_partial_offsets_leave_out_what_is_not_there(admin, cluster, topic):
@@ -322,6 +349,70 @@ def test_a_controller_that_has_moved_is_looked_for(broker):
         assert admin.create_topics(["t"], timeout_s=PATIENCE_S)["t"].partition_count == 1
 
 
+def test_topics_are_deleted_by_the_controller(broker):
+    """Before KRaft no other broker deletes them, or forwards."""
+    new = ScriptedBroker(broker.cluster, 1)
+    broker.cluster.controller_id = 1
+    names = [f"t{number}" for number in range(5)]
+    broker.cluster.topics.update((name, {0: (0, 1)}) for name in names)
+    for each in (broker, new):
+        code = 0 if each is new else 41  # NOT_CONTROLLER
+        each.answers["DeleteTopicsRequest"] = lambda r, call, code=code: DeleteTopicsResponse(
+            responses=[DeletableTopicResult(name=t.name, error_code=code) for t in r.topics]
+        )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        for name in names:
+            admin.delete_topics([name], timeout_s=PATIENCE_S)
+    assert not broker.of("DeleteTopicsRequest")
+    assert len(new.of("DeleteTopicsRequest")) == 5
+
+
+def test_a_mutation_that_the_broker_did_not_end_in_time_is_not_repeated(broker):
+    """It goes on: a repetition would call what it has done an error."""
+    codes = [7, 3]  # REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION
+    broker.cluster.topics["t"] = {0: (0, 1)}
+    broker.answers["DeleteTopicsRequest"] = lambda r, call: DeleteTopicsResponse(
+        responses=[DeletableTopicResult(name="t", error_code=codes.pop(0))]
+    )
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[  # THROTTLING_QUOTA_EXCEEDED: this one alone would be asked for again
+            CreatableTopicResult(name="a", error_code=89),
+            CreatableTopicResult(name="b", error_code=7),
+        ]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        with pytest.raises(BrokerError, match=r"'t'.* may still carry it out") as raised:
+            admin.delete_topics(["t"], timeout_s=PATIENCE_S)
+        assert raised.value.code == 7
+        with pytest.raises(BrokerError, match=r"REQUEST_TIMED_OUT .*'b'.*'a' THROTTLING"):
+            admin.create_topics(["a", "b"], timeout_s=PATIENCE_S)
+    assert len(broker.of("DeleteTopicsRequest")) == 1
+    assert len(broker.of("CreateTopicsRequest")) == 1
+
+
+def test_a_broker_ends_a_change_before_the_caller_gives_up(broker):
+    """An answer that is too late would be a lost one."""
+    tp = TopicPartition("t", 0)
+    broker.cluster.topics["t"] = {0: (0, 1)}
+    kinds = ("CreateTopics", "CreatePartitions", "DeleteTopics", "DeleteRecords", "ElectLeaders")
+    for kind in kinds:
+        broker.answers[f"{kind}Request"] = lambda r, call: CLOSE
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        for change in (
+            lambda: admin.create_topics(["u"], timeout_s=1),
+            lambda: admin.create_partitions({"t": 2}, timeout_s=1),
+            lambda: admin.delete_topics(["t"], timeout_s=1),
+            lambda: admin.elect_leaders([tp], timeout_s=1),
+            lambda: admin.delete_records({tp: -1}, timeout_s=1),
+        ):
+            with pytest.raises((ConnectionFailedError, KafkaTimeoutError)):
+                change()
+    for kind in kinds:
+        waits = [request.timeout_ms for request in broker.of(f"{kind}Request")]
+        assert waits, kind
+        assert all(0 < ms < 1_000 for ms in waits), kind
+
+
 def dead_controller(broker: ScriptedBroker, answers: float) -> None:
     """So many answers name node 9 the controller, where nobody listens; the next the broker."""
     given: list[None] = []
@@ -377,6 +468,38 @@ def test_a_lost_answer_about_the_coordinator_keeps_no_change_from_being_made(bro
         admin.delete_groups(["g"], timeout_s=PATIENCE_S)
     assert not lost
     assert len(broker.of("DeleteGroupsRequest")) == 1
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_an_offset_that_may_not_be_read_is_not_one_that_is_not_there(broker, version):
+    """KIP-709 changes where the answer has it. Of all offsets, brokers name the readable ones."""
+    place = Coordinator(key="g", node_id=0, host="127.0.0.1", port=broker.port)
+    broker.versions[9] = (0, version)  # OffsetFetch
+    codes = [(0, 5, 0), (1, -1, 29), (2, -1, 0), (3, -1, 3)]  # TOPIC_AUTHORIZATION_FAILED, UNKNOWN
+    broker.answers["FindCoordinatorRequest"] = lambda r, call: FindCoordinatorResponse(
+        coordinators=[place]
+    )
+
+    def answer(request, call):
+        facts = [
+            {"partition_index": n, "committed_offset": offset, "metadata": "", "error_code": code}
+            for n, offset, code in codes
+        ]
+        if version < 8:
+            old = [OffsetFetchResponsePartition(**each) for each in facts]
+            return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=old)])
+        parts = [OffsetFetchResponsePartitions(**each) for each in facts]
+        topics = [OffsetFetchResponseTopics(name="t", partitions=parts)]
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=topics)])
+
+    broker.answers["OffsetFetchRequest"] = answer
+    tps = [TopicPartition("t", n) for n, *_ in codes]
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        with pytest.raises(GroupError, match=r"TOPIC_AUTHORIZATION_FAILED .*'g'.*'t-1'"):
+            admin.list_group_offsets("g", tps)
+        assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(5)}
+        codes[1] = (1, 6, 0)
+        assert set(admin.list_group_offsets("g", tps)) == set(tps[:2])
 
 
 def test_only_what_was_throttled_is_asked_for_again(broker):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kohort import NewTopic, Producer, TopicPartition
+from kohort import Admin, NewTopic, Producer, TopicPartition
 from kohort.client.admin import cluster as admin_cluster
 from kohort.errors import BrokerError, ErrorCode, UsageError
 from kohort.wire.messages.describe_topic_partitions_request import (
     DescribeTopicPartitionsRequest,
+)
+from kohort.wire.messages.elect_leaders_response import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
 )
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
@@ -102,6 +107,31 @@ def test_leaders_are_elected_where_that_is_needed(admin):
     assert admin.elect_leaders() == []
     with pytest.raises(BrokerError):
         admin.elect_leaders([TopicPartition("nope", 0)], timeout_s=0.2)
+
+
+def test_what_was_elected_is_kept_while_the_others_are_asked_for_again(broker):
+    """Asked for again, it would be ELECTION_NOT_NEEDED, and be no part of the result."""
+    broker.cluster.topics["t"] = dict.fromkeys(range(3), (0, 1))
+    first = {0: 0, 1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 2: ErrorCode.ELECTION_NOT_NEEDED}
+    asked: list[list[int] | None] = []
+
+    def answer(request, call):
+        topics = request.topic_partitions
+        asked.append(None if topics is None else [p for t in topics for p in t.partitions])
+        again = dict.fromkeys(first, ErrorCode.ELECTION_NOT_NEEDED) | {1: ErrorCode.NONE}
+        codes = again if len(asked) % 2 == 0 else first
+        wanted = first if asked[-1] is None else asked[-1]
+        results = [PartitionResult(partition_id=p, error_code=codes[p]) for p in wanted]
+        return ElectLeadersResponse(
+            replica_election_results=[ReplicaElectionResult(topic="t", partition_result=results)]
+        )
+
+    broker.answers["ElectLeadersRequest"] = answer
+    tps = [TopicPartition("t", n) for n in range(3)]
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        assert admin.elect_leaders(tps, timeout_s=PATIENCE_S) == tps[:2]
+        assert admin.elect_leaders(timeout_s=PATIENCE_S) == tps[:2]
+    assert asked == [[0, 1, 2], [1], None, None]
 
 
 def test_topics_are_described_in_pages(admin, monkeypatch):

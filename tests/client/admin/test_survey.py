@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from kohort import Admin, NewTopic, TopicPartition
-from kohort.client.admin.types import OffsetSpec
+from kohort.client.admin.types import OffsetSpec, SurveyedGroup
 from kohort.errors import ConnectionFailedError, ErrorCode, KafkaTimeoutError
 from kohort.wire.messages.describe_log_dirs_response import DescribeLogDirsResponse
+from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
@@ -64,6 +65,46 @@ def test_groups_come_from_all_brokers_that_answer(admin: Admin, cluster: Cluster
     part = admin.survey_groups(timeout_s=SOON_S)
     assert 0 < len(part.groups) < 12
     assert "ListGroups" in part.unreachable[2]
+
+
+def test_brokers_that_hang_cost_the_others_no_time(admin: Admin, cluster: Cluster) -> None:
+    """One after another, each took a request's whole time-out of the call's."""
+    whole = admin.survey_groups(timeout_s=PATIENCE_S)
+    mine = {n for n, one in whole.groups.items() if _coordinator(one) == 3}
+    assert 0 < len(mine) < 12
+    for node_id in (1, 2):
+        cluster.faults.silence("ListGroups", node=node_id, times=99)
+    cluster.faults.delay(20, "ListGroups", node=3)
+    part = admin.survey_groups(timeout_s=SOON_S)
+    assert part.groups.keys() == mine
+    assert not any(one.error for one in part.groups.values())
+    assert list(part.unreachable) == [1, 2]
+
+
+def _coordinator(group: SurveyedGroup) -> int:
+    assert group.description is not None
+    return group.description.coordinator.node_id
+
+
+def test_share_and_streams_groups_are_not_looked_at(admin: Admin, cluster: Cluster) -> None:
+    """Kafka 4 lists them with the others; what describes consumer groups says they do not exist."""
+    listed = ListGroupsResponse(
+        groups=[
+            ListedGroup(group_id="g0", protocol_type="", group_state="Empty", group_type="classic"),
+            ListedGroup(
+                group_id="s", protocol_type="share", group_state="Empty", group_type="Share"
+            ),
+        ]
+    )
+    node = cluster.coordinator_of("g0")
+    cluster.faults.answer("ListGroups", lambda request, version: listed, node=node)
+    asked = cluster.faults.fail("OffsetFetch", "GROUP_ID_NOT_FOUND", group="s")
+    survey = admin.survey_groups(timeout_s=PATIENCE_S)
+    assert survey.groups["s"].error == "a share group: not looked at"
+    assert survey.groups["s"].description is None
+    assert survey.groups["g0"].error == ""
+    assert survey.groups["g0"].offsets
+    assert asked.hits == 0
 
 
 def test_offsets_come_from_all_leaders_that_answer(admin: Admin, cluster: Cluster) -> None:

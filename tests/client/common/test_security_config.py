@@ -18,6 +18,13 @@ SCRAM = {
     "sasl.username": "alice",
     "sasl.password": "hidden",
 }
+OIDC = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.token.endpoint.url": "https://issuer.example/token",
+    "sasl.oauthbearer.client.id": "me",
+    "sasl.oauthbearer.client.secret": "hidden",
+}
 
 
 def test_dotted_names_and_no_secret_in_the_repr() -> None:
@@ -50,7 +57,7 @@ def test_a_java_properties_file_is_understood() -> None:
 
 
 def test_jaas_of_client_credentials() -> None:
-    text = 'x.OAuthBearerLoginModule required clientId="me" clientSecret=s3 scope="a b" x="y";'
+    text = 'x.OAuthBearerLoginModule required clientId="me" clientSecret=s3 scope="a b";'
     assert jaas_options(text) == {
         "sasl_oauthbearer_client_id": "me",
         "sasl_oauthbearer_client_secret": "s3",
@@ -58,11 +65,49 @@ def test_jaas_of_client_credentials() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "hidden", 'x required password="hidden"', "x required"])
+def test_jaas_in_single_quotes() -> None:
+    """As Java reads them: either quote within the other, or behind a backslash."""
+    text = """x required username='ann' password='a"b\\'c;' ;"""
+    assert jaas_options(text) == {"sasl_username": "ann", "sasl_password": "a\"b'c;"}
+    assert jaas_options("""x required password="it's";""") == {"sasl_password": "it's"}
+
+
+def test_jaas_with_extensions() -> None:
+    """Confluent Cloud finds the cluster by them."""
+    text = """x required clientId='me' clientSecret='hidden'
+        extension_logicalCluster="lkc-1" extension_identityPoolId='pool,2';"""
+    without = {key: value for key, value in OIDC.items() if ".client." not in key}
+    made = AdminConfig.from_mapping({**without, "sasl.jaas.config": text})
+    assert made.sasl_oauthbearer_extensions == ("logicalCluster=lkc-1", "identityPoolId=pool,2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hidden",
+        'x required password="hidden"',
+        "x required",
+        'x required username="ann" password="hidden";;',
+        "x required username=ann password='hidden;",
+        "x required username=ann'hidden';",
+        'x required username="ann", password="hidden";',
+    ],
+)
 def test_jaas_that_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config") as caught:
         jaas_options(text)
     assert "hidden" not in str(caught.value)
+
+
+def test_a_jaas_option_that_is_not_known_is_refused() -> None:
+    """It would change the login (a delegation token), and has been left out silently."""
+    jaas = 'x required username="ann" password="hidden" tokenauth="true";'
+    with pytest.raises(ConfigError, match="tokenauth") as caught:
+        AdminConfig.from_mapping({"security.protocol": "SASL_SSL", "sasl.jaas.config": jaas})
+    assert "hidden" not in str(caught.value)
+    made = AdminConfig.from_mapping({"sasl.jaas.config": "Krb5LoginModule required x=y;"})
+    assert made.security_protocol == "PLAINTEXT"  # no login
 
 
 def test_a_file_holds_the_password(tmp_path: Path) -> None:
@@ -87,6 +132,9 @@ def test_a_file_holds_the_password(tmp_path: Path) -> None:
         ({**SCRAM, "ssl.truststore.type": "JKS"}, "keytool"),
         ({**SCRAM, "ssl.ca.location": "/a", "ssl.truststore.location": "/b"}, "twice"),
         ({**SCRAM, "sasl.mechanism": "OAUTHBEARER"}, "sasl_oauthbearer_token_provider"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "a=b,hidden"}, "NAME=VALUE"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "a-b=hidden"}, "NAME=VALUE"),
+        ({**OIDC, "sasl.oauthbearer.extensions": "auth=hidden"}, "NAME=VALUE"),
     ],
 )
 def test_what_cannot_work(values: dict[str, Any], why: str) -> None:

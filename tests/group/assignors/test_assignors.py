@@ -111,6 +111,42 @@ def test_range_puts_partitions_where_their_replicas_are() -> None:
     assert shown(plan) == {"m0": "tp1 tp3", "m1": "tp0 tp2"}
 
 
+def test_a_member_that_says_an_empty_rack_says_none() -> None:
+    """librdkafka writes `client.rack=""` by default; Java counts it as no rack."""
+    racks = tuple(frozenset([rack]) for rack in ("b", "a", "b", "a"))
+    members = {
+        m: decode_subscription(m, encode_subscription(frozenset("t"), None, {}, -1, rack))
+        for m, rack in (("m0", ""), ("m1", "a"))
+    }
+    assert [member.rack for member in members.values()] == [None, "a"]
+    plan = RANGE.assign(GroupView(members, {"t": TopicView(4, racks)}))
+    assert shown(plan) == {"m0": "tp0 tp1", "m1": "tp2 tp3"}
+
+
+def test_topics_of_one_size_are_matched_together_where_another_topic_needs_racks() -> None:
+    """As in Java, where one topic that needs racks has every pair of topics matched."""
+    both, alone = frozenset("ab"), frozenset("a")
+    members = {
+        m: MemberView(m, frozenset("xyz"), rack=rack)
+        for m, rack in (("c1", "a"), ("c2", "c"), ("c3", "b"))
+    }
+    topics = {
+        "x": TopicView(6, (both,) * 6),
+        "y": TopicView(6, (both,) * 6),
+        "z": TopicView(3, (alone, both, both)),
+    }
+    plan = RANGE.assign(GroupView(members, topics)).assignments
+    for topic in ("x", "y"):
+        assert {m: list(plan[m][topic]) for m in members} == {
+            "c1": [0, 1],
+            "c2": [4, 5],
+            "c3": [2, 3],
+        }
+    del topics["y"]  # one that is alone, and needs no racks, is divided as ever
+    plan = RANGE.assign(GroupView(members, topics)).assignments
+    assert {m: list(plan[m]["x"]) for m in members} == {"c1": [0, 1], "c2": [2, 3], "c3": [4, 5]}
+
+
 # -- properties ------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,16 @@ def told(bench: Bench, last: int = 20) -> list[Rebalance]:
     found = timeline.from_tags(answer.groups[0].unknown_tags)
     assert found is not None
     return found
+
+
+def test_the_log_is_read_where_the_coordinator_remembers_too_little() -> None:
+    whole = Rebalance("g", "classic", 1, "settled", 1, 3, 5, moved=0)
+    assert timeline.needs_log(None, 1)
+    assert timeline.needs_log([], 1)
+    assert timeline.needs_log([whole], 2)
+    assert not timeline.needs_log([whole], 1)
+    assert timeline.needs_log([replace(whole, moved=None)], 1)
+    assert not timeline.needs_log([replace(whole, moved=None, settled_ms=None)], 1)
 
 
 def reads(*topics: str) -> tuple[tuple[str, bytes], ...]:

@@ -43,17 +43,36 @@ def others_as_text(matches: Any) -> Any:
     return matches.select(*kept)
 
 
+def all_as_json(matches: Any) -> Any:
+    return matches.select(F.to_json(F.struct("*")).alias("value"))
+
+
+def renamed(matches: Any) -> Any:
+    return matches.toDF(*(name.upper() for name in matches.columns))
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
         (watermarked, "step watermarked: withWatermark has no effect here"),
         (all_as_text, "step all_as_text changes the column _kohort,"),
         (others_as_text, "step others_as_text changes the column _kohort_verdict,"),
+        (all_as_json, r"step all_as_json: to_json\(.* has the column _kohort, .* take all others"),
+        (renamed, "step renamed: _kohort AS .* has the column _kohort, "),
     ],
 )
 def test_what_a_step_may_not_do(spark: SparkSession, step: Any, message: str) -> None:
     with pytest.raises(KohortError, match=message):
         analyse(spark, graph(step))
+
+
+def by_udf(matches: Any) -> Any:
+    size = F.udf(lambda row: len(row), "int")
+    return matches.withColumn("size", size(F.struct("*"))).withColumn("n", F.col("goals") + 1)
+
+
+def test_a_udf_may_take_whole_rows(spark: SparkSession) -> None:
+    assert "size" in analyse(spark, graph(by_udf)).rows["by_udf"].names
 
 
 def top(totals: Any) -> Any:

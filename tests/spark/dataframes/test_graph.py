@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kohort.broker.log.directory import topic_name_fault
 from kohort.errors import ConfigError
 from kohort.spark.dataframes.graph import (
     Graph,
@@ -169,6 +170,7 @@ def test_the_output_mode_follows_the_key() -> None:
 def test_names_of_topics_become_names_of_parameters() -> None:
     assert identifier("league.matches-2013") == "league_matches_2013"
     assert intermediate_topic("my pipeline", "clean") == "kohort.my_pipeline.clean.intermediate"
+    assert topic_name_fault(intermediate_topic("tägliche-tore", "größe", "höhe")) is None
 
 
 @pytest.mark.parametrize(

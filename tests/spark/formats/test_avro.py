@@ -315,6 +315,16 @@ def test_a_schema_that_does_not_fit_the_columns_is_the_records_error() -> None:
         )
 
 
+def test_an_id_that_no_registry_knows_is_the_records_error() -> None:
+    """Also the first time: each task has a cache of its own, and would raise again."""
+    with running() as registry:
+        from kohort.spark.formats import Format, decoder_of
+
+        reading = decoder_of(Format("value", "avro", "id BIGINT", registry=registry.url))
+        decoded = reading.decode(pa.array([b"\0\0\0\0\x09"], pa.binary()))
+        assert "Schema not found" in known(decoded.errors)[0].as_py()
+
+
 def test_a_registry_that_does_not_answer_is_raised() -> None:
     """Spec 6.5: the query's trouble, never a record's; and it is asked again before that."""
     from kohort.spark.formats.avro import AvroDecoder

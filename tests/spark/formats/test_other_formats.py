@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -122,3 +125,102 @@ def test_change_events_with_and_without_their_schema() -> None:
     assert (second["after"], tombstone, bad) == (None, None, None)
     assert [e is not None for e in known(decoded.errors).to_pylist()] == [False, False, False, True]
     assert decoded.values.type == decoder.type
+
+
+def change(**row: Any) -> dict[str, Any]:
+    return {"before": None, "after": row, "op": "c"}
+
+
+def wrapped(event: dict[str, Any]) -> bytes:
+    return json.dumps({"schema": {"type": "struct", "fields": []}, "payload": event}).encode()
+
+
+def decoded_changes(ddl: str, *values: bytes) -> Any:
+    from kohort.spark.formats import Format, decoder_of
+
+    decoder = decoder_of(Format("value", "debezium", ddl))
+    return decoder.decode(pa.array(values, pa.binary()))
+
+
+def test_times_and_decimals_that_debezium_writes_as_text() -> None:
+    """With isostring a day names the zone UTC, as everything does."""
+    row = {
+        "day": "2017-09-15Z",
+        "at": "2019-07-09T02:28:57.1234Z",
+        "price": "1.50",
+        "days": ["2017-09-15Z"],
+    }
+    ddl = "day DATE, at TIMESTAMP, price DECIMAL(10,2), days ARRAY<DATE>"
+    values = json.dumps(change(**row)).encode(), wrapped(change(**{**row, "day": "2017-09-15"}))
+    decoded = decoded_changes(ddl, *values)
+    assert decoded.errors is None
+    expected = {
+        "day": date(2017, 9, 15),
+        "at": datetime(2019, 7, 9, 2, 28, 57, 123400, UTC),
+        "price": Decimal("1.50"),
+        "days": [date(2017, 9, 15)],
+    }
+    assert decoded.values.field("after").to_pylist() == [expected] * 2
+
+
+TIMES = r"time\.precision\.mode=isostring"
+DECIMALS = r"decimal\.handling\.mode=string"
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "setting"),
+    [
+        ({"day": 17424}, "day", TIMES),
+        ({"at": 1562639337123400}, "at", TIMES),
+        ({"local": 1562639337123400}, "local", TIMES),
+        ({"price": "AJY="}, "price", DECIMALS),
+        ({"price": {"scale": 2, "value": "AJY="}}, "price", DECIMALS),
+        ({"days": [None, 17424]}, r"days\[\]", TIMES),
+        ({"by": {"name": {"day": 17424}}}, r"by\.name\.day", TIMES),
+    ],
+)
+def test_the_error_of_a_change_names_debeziums_setting(
+    row: dict[str, Any], field: str, setting: str
+) -> None:
+    """By default times are numbers and decimals base64, which their columns do not take."""
+    ddl = (
+        "day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL(10,2), days ARRAY<DATE>, "
+        "by MAP<STRING, STRUCT<day: DATE>>"
+    )
+    deleted = {"before": row, "op": "d"}
+    for schema in (ddl, ddl.partition(", by ")[0]) if "by" not in row else (ddl,):
+        values = json.dumps(change(**row)).encode(), wrapped(change(**row)), wrapped(deleted)
+        errors = known(decoded_changes(schema, *values).errors).to_pylist()
+        for place, error in zip(("after", "payload.after", "payload.before"), errors, strict=True):
+            assert re.search(rf"; Debezium writes field {place}\.{field} .*{setting}", error), error
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"bad",
+        b"[]",
+        b'{"after": 1}',
+        b'{"after": {"day": "no day"}}',
+        b'{"after": {"day": true}}',
+        b'{"after": {"price": "a price"}}',
+        b'{"after": {"price": [1]}}',
+        b'{"payload": [1]}',
+    ],
+)
+def test_other_errors_of_a_change_name_no_setting(value: bytes) -> None:
+    [error] = known(decoded_changes("day DATE, price DECIMAL(10,2)", value).errors).to_pylist()
+    assert "Debezium" not in error
+
+
+@pytest.mark.parametrize("format_", ["json", "debezium"])
+@pytest.mark.parametrize(
+    "ddl", ["{}", "a STRUCT<b: {}>", "a ARRAY<{}>", "a MAP<STRING, {}>"], ids=["", "in", "of", "by"]
+)
+def test_json_has_no_intervals(format_: str, ddl: str) -> None:
+    from kohort.spark.formats import Format, decoder_of
+
+    interval = "INTERVAL DAY TO SECOND"
+    schema = ddl.format(interval) if "a " in ddl else f"a {interval}"
+    with pytest.raises(ConfigError, match=r"a.*: JSON has no intervals: .*BIGINT or STRING"):
+        decoder_of(Format("value", format_, schema))

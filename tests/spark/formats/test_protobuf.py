@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import pickle
 import struct
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -246,3 +247,198 @@ def test_a_message_that_holds_itself_has_bytes_below() -> None:
     inner = tree(below=tree())
     decoded = reading.decode(pa.array([tree(below=inner).SerializeToString()], pa.binary()))
     assert decoded.values.to_pylist() == [{"below": inner.SerializeToString()}]
+
+
+def from_the_library(name: str) -> Any:
+    """One of Google's own files, as the installed library has it."""
+    file = descriptor_pb2.FileDescriptorProto()
+    import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(file)
+    return file
+
+
+def from_another_release(name: str) -> Any:
+    """One of Google's own files, with the options that an older release has."""
+    file = from_the_library(name)
+    file.options.go_package = f"github.com/golang/protobuf/ptypes/{name}"
+    return file
+
+
+def importing(*names: str) -> Any:
+    """The orders' file with more imports."""
+    file = orders()
+    file.dependency.extend(names)
+    return file
+
+
+STAMPS = from_another_release("timestamp")
+API = "google/protobuf/api.proto"
+OTHER = descriptor_pb2.FileDescriptorProto(name="other.proto", dependency=[API])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (STAMPS, orders()),
+        (STAMPS, orders(), STAMPS, orders()),
+        (STAMPS, importing(API)),
+        (STAMPS, OTHER, from_another_release("any"), importing("other.proto")),
+        (STAMPS, from_another_release("any"), importing(API)),
+    ],
+    ids=["whole", "twice", "one lacking", "out of order", "one lacking above"],
+)
+def test_googles_files_may_be_those_of_another_release(files: tuple[Any, ...]) -> None:
+    """The set's own count, on the driver and on executors; what it lacks is the library's."""
+    order = message(orders(), ORDER)(id=7)
+    order.at.FromDatetime(datetime(2026, 1, 2))  # noqa: DTZ001 - it is in UTC
+    reading = decoder(text(*files), ORDER)
+    for each in (reading, pickle.loads(pickle.dumps(reading))):
+        decoded = each.decode(pa.array([order.SerializeToString()], pa.binary()))
+        assert decoded.errors is None
+        assert decoded.values.field("id").to_pylist() == [7]
+        assert decoded.values.field("at").to_pylist() == [datetime(2026, 1, 2, tzinfo=UTC)]
+
+
+def test_a_set_that_lacks_an_import_is_refused_by_the_names_of_both() -> None:
+    for lacking in ("google/type/date.proto", "google/protobuf/nowhere.proto"):
+        with pytest.raises(ConfigError, match=f"orders.proto imports {lacking}"):
+            decoder(text(STAMPS, importing(lacking)), ORDER)
+
+
+def test_two_files_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"two files called orders\.proto"):
+        decoder(text(orders(newer=True), orders()), ORDER)
+
+
+def test_a_descriptor_set_beside_a_registry_says_the_columns() -> None:
+    """A schema whose imports the registry does not give is read by a set that has them."""
+    dates = descriptor_pb2.FileDescriptorProto(name="google/type/date.proto", package="google.type")
+    dates.message_type.add(name="Date")
+    for name in ("year", "month", "day"):
+        field(dates.message_type[0], name, "int32")
+    file = importing("google/type/date.proto")
+    field(file.message_type[0], "day", "message", type_name=".google.type.Date")
+    with running() as registry:
+        registry.add(
+            "t-value",
+            {
+                "schemaType": "PROTOBUF",
+                "schema": base64.b64encode(file.SerializeToString()).decode(),
+            },
+        )
+        at = {"registry": registry.url, "subject": "t-value"}
+        why = r"^subject t-value: orders\.proto imports google/type/date\.proto, .*valueSchema"
+        with pytest.raises(ConfigError, match=why):
+            decoder(None, **at)
+        reading = decoder(text(STAMPS, dates, file), **at)
+        data = struct.pack(">bI", 0, 1) + b"\0" + b"\x08\x07\x12\x07\x08\xea\x0f\x10\x01\x18\x02"
+        decoded = reading.decode(pa.array([data], pa.binary()))
+        assert decoded.errors is None
+        assert decoded.values.to_pylist() == [{"n": 7, "day": date(2026, 1, 2)}]
+        # Without a subject too: no schema is asked for.
+        assert decoder(text(STAMPS, dates, file), registry=registry.url).type == reading.type
+
+
+def spans() -> tuple[Any, Any]:
+    """A file of Google's times of the day, and one that has them and durations everywhere."""
+    day = descriptor_pb2.FileDescriptorProto(
+        name="google/type/timeofday.proto", package="google.type"
+    )
+    day.message_type.add(name="TimeOfDay")
+    for name in ("hours", "minutes", "seconds", "nanos"):
+        field(day.message_type[0], name, "int32")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="spans.proto",
+        package="s",
+        syntax="proto3",
+        dependency=["google/protobuf/duration.proto", day.name],
+    )
+    span = file.message_type.add(name="Span")
+    for entry, kind in (
+        ("BreaksEntry", ".google.protobuf.Duration"),
+        ("OpensEntry", ".google.type.TimeOfDay"),
+    ):
+        made = span.nested_type.add(name=entry)
+        made.options.map_entry = True
+        field(made, "key", "string")
+        field(made, "value", "message", type_name=kind)
+    field(span, "long", "message", type_name=".google.protobuf.Duration")
+    field(span, "longs", "message", type_name=".google.protobuf.Duration", repeated=True)
+    field(span, "breaks", "message", type_name=".s.Span.BreaksEntry", repeated=True)
+    field(span, "at", "message", type_name=".google.type.TimeOfDay")
+    field(span, "ats", "message", type_name=".google.type.TimeOfDay", repeated=True)
+    field(span, "opens", "message", type_name=".s.Span.OpensEntry", repeated=True)
+    around = file.message_type.add(name="Around")
+    field(around, "span", "message", type_name=".s.Span")
+    return day, file
+
+
+def test_durations_are_intervals_and_times_of_the_day_microseconds() -> None:
+    from google.protobuf import descriptor_pool, message_factory
+
+    from kohort.spark.formats import ddl_of, parse_schema
+
+    day, file = spans()
+    reading = decoder(text(day, file), "s.Around")
+    ddl = (
+        "`span`: STRUCT<`long`: INTERVAL DAY TO SECOND, `longs`: ARRAY<INTERVAL DAY TO SECOND>, "
+        "`breaks`: MAP<STRING, INTERVAL DAY TO SECOND>, `at`: BIGINT, `ats`: ARRAY<BIGINT>, "
+        "`opens`: MAP<STRING, BIGINT>>"
+    )
+    assert ddl_of(reading.type) == f"STRUCT<{ddl}>"
+    assert parse_schema(ddl) == reading.type
+    pool = descriptor_pool.DescriptorPool()
+    for each in (from_the_library("duration"), day, file):
+        pool.Add(each)
+    around: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("s.Around"))()
+    span = around.span
+    span.long.FromTimedelta(timedelta(seconds=-1, microseconds=-500_000))
+    span.longs.add(seconds=315_576_000_000)  # the longest: 10,000 years
+    span.longs.add(nanos=1_999)
+    span.breaks["a"].seconds = 60
+    span.at.hours, span.at.minutes, span.at.seconds, span.at.nanos = 23, 59, 59, 999_999_999
+    span.ats.add()
+    span.opens["b"].hours = 9
+    data = [around.SerializeToString(), type(around)(span={}).SerializeToString(), b""]
+    decoded = reading.decode(pa.array(data, pa.binary()))
+    assert decoded.errors is None
+    assert decoded.values.to_pylist() == [
+        {
+            "span": {
+                "long": timedelta(seconds=-1.5),
+                "longs": [timedelta(seconds=315_576_000_000), timedelta(microseconds=1)],
+                "breaks": [("a", timedelta(minutes=1))],
+                "at": 86_399_999_999,
+                "ats": [0],
+                "opens": [("b", 9 * 3_600_000_000)],
+            }
+        },
+        {
+            "span": {
+                "long": None,
+                "longs": [],
+                "breaks": [],
+                "at": None,
+                "ats": [],
+                "opens": [],
+            }
+        },
+        {"span": None},
+    ]
+
+
+def test_a_field_whose_message_is_empty_is_a_struct_without_fields() -> None:
+    """As in a choice of kinds; a whole message without fields gives no columns."""
+    from kohort.spark.formats import ddl_of, parse_schema
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="e.proto", syntax="proto3", dependency=["google/protobuf/empty.proto"]
+    )
+    field(file.message_type.add(name="M"), "e", "message", type_name=".google.protobuf.Empty")
+    file.message_type.add(name="N")
+    reading = decoder(text(file))
+    assert ddl_of(reading.type) == "STRUCT<`e`: STRUCT<>>"
+    assert parse_schema(ddl_of(reading.type)) == reading.type
+    decoded = reading.decode(pa.array([b"\x0a\x00", b"", None], pa.binary()))
+    assert decoded.values.to_pylist() == [{"e": {}}, {"e": None}, None]
+    with pytest.raises(ConfigError, match=r"message N has no fields.*valueMessage"):
+        decoder(text(file), "N")

@@ -13,6 +13,8 @@ TEXTS = (
     "`a b`: STRUCT<`x`: INT, `y``z`: ARRAY<TIMESTAMP>>, `d`: DECIMAL(10,2)",
     "`m`: MAP<STRING, ARRAY<STRUCT<`k`: DOUBLE>>>, `n`: TIMESTAMP_NTZ, `b`: BINARY, `t`: DATE",
     "`i`: TINYINT, `j`: SMALLINT, `f`: FLOAT, `o`: BOOLEAN",
+    "`e`: STRUCT<>, `l`: ARRAY<STRUCT<>>",
+    "`s`: INTERVAL DAY TO SECOND, `l`: MAP<STRING, INTERVAL DAY TO SECOND>",
 )
 
 
@@ -52,6 +54,10 @@ def test_the_json_of_a_spark_schema_is_the_same(text: str) -> None:
         ("", "character 1"),
         ("id", "character 3"),
         ("id FOO", "character 4"),
+        ("a INTERVAL", r"expected INTERVAL DAY TO SECOND at character 11"),
+        ("a INTERVAL YEAR TO MONTH", r"expected INTERVAL DAY TO SECOND at character 12"),
+        ("a INTERVAL DAY TO HOUR", r"expected INTERVAL DAY TO SECOND at character 19"),
+        ("a INTERVAL DAY, b INT", r"expected INTERVAL DAY TO SECOND at character 15"),
         ("id BIGINT,", "character 11"),
         ("a ARRAY<INT", "character 12"),
         ("a INT b", "character 7"),
@@ -61,7 +67,13 @@ def test_the_json_of_a_spark_schema_is_the_same(text: str) -> None:
         ("a " + "ARRAY<" * 60, "nested deeper"),
         ('{"type": "struct"}', "Spark schema"),
         ('{"type": "struct", "fields": [{"name": "a", "type": "variant"}]}', "variant"),
+        (
+            '{"type": "struct", "fields": [{"name": "a", "type": "interval year to month"}]}',
+            "interval year to month",
+        ),
         ("ARRAY<INT>", "named columns"),
+        ("STRUCT<>", "named columns"),
+        ('{"type": "struct", "fields": []}', "named columns"),
     ],
 )
 def test_what_is_no_schema_is_refused_with_its_place(text: str, where: str) -> None:

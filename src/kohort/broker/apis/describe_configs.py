@@ -6,7 +6,8 @@ session timeout and heartbeat interval. Synonyms say where a value comes from, w
 name for it.
 
 Differs from Apache Kafka: loggers and client metrics have no configuration here and are refused;
-the broker's own configuration has this broker's keys.
+the broker's own configuration has this broker's keys; a resource that is named twice is described
+once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _SET_IN_HOURS: Final = frozenset({"log_retention_ms", "log_roll_ms"})
 
 def handle(node: NodeServices, request: DescribeConfigsRequest, call: Call) -> None:
     """Describe resources, each on its own."""
-    results = [_describe(node, resource) for resource in request.resources]
+    once = {(r.resource_type, r.resource_name): r for r in request.resources}
+    results = [_describe(node, resource) for resource in once.values()]
     for result in results:
         for entry in result.configs:
             if not request.include_synonyms:

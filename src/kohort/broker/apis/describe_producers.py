@@ -1,4 +1,7 @@
-"""DescribeProducers (61), v0. KIP-664: who writes to a partition, and whose transaction is open."""
+"""DescribeProducers (61), v0. KIP-664: who writes to a partition, and whose transaction is open.
+
+Differs from Apache Kafka: a partition that is named twice is described once.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ if TYPE_CHECKING:
 
 def handle(node: NodeServices, request: DescribeProducersRequest, call: Call) -> None:
     """Describe the producers of partitions."""
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = [
-        TopicResponse(
-            name=topic.name,
-            partitions=[_of(node, topic.name, index) for index in topic.partition_indexes],
-        )
-        for topic in request.topics
+        TopicResponse(name=name, partitions=[_of(node, name, index) for index in indexes])
+        for name, indexes in asked.items()
     ]
     call.answer(DescribeProducersResponse(topics=topics))
 

@@ -5,6 +5,7 @@ Mechanisms and iterations only: salts and keys leave the broker in a login, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kohort.broker.base.request import Call
@@ -28,9 +29,9 @@ _IDS: Final = {name: number for number, name in MECHANISM_IDS.items()}
 def handle(node: NodeServices, request: DescribeUserScramCredentialsRequest, call: Call) -> None:
     """Describe the users that are named; no names: everybody."""
     users = node.users
-    asked = [user.name for user in request.users or []] or users.names()
+    asked = Counter([user.name for user in request.users or []] or users.names())
     results: list[DescribeUserScramCredentialsResult] = []
-    for name in dict.fromkeys(asked):
+    for name, times in asked.items():
         held = users.of(name)
         result = DescribeUserScramCredentialsResult(
             user=name,
@@ -39,7 +40,7 @@ def handle(node: NodeServices, request: DescribeUserScramCredentialsRequest, cal
                 for m, c in sorted(held.items())
             ],
         )
-        if asked.count(name) > 1:
+        if times > 1:
             result = DescribeUserScramCredentialsResult(
                 user=name,
                 error_code=ErrorCode.DUPLICATE_RESOURCE,

@@ -24,11 +24,13 @@ def handle(node: NodeServices, request: OffsetDeleteRequest, call: Call) -> None
     """Delete committed offsets."""
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
-        known = [
-            p for p in topic.partitions if node.topics.partition(topic.name, p.partition_index)
+        unknown = [
+            p.partition_index
+            for p in topic.partitions
+            if node.topics.partition(topic.name, p.partition_index) is None
         ]
-        unknown = [p.partition_index for p in topic.partitions if p not in known]
-        topic.partitions = known
+        gone = frozenset(unknown)
+        topic.partitions = [p for p in topic.partitions if p.partition_index not in gone]
         if unknown:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused.append(

@@ -6,8 +6,7 @@ Rules:
 - Most answers mirror the request: a list of the request comes back as a list of the answer, with
   the same names. `FIELD_MAP` says which; what it does not list is answered at the top.
 - A request may be split: the refused part is taken out, the rest is carried out, and the two
-  answers
-  are joined.
+  answers are joined.
 """
 
 from __future__ import annotations

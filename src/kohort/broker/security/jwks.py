@@ -15,20 +15,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, Final, cast
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-)
 
 from kohort.broker.base.security_config import BrokerSecurity, is_loopback
 from kohort.errors import ConfigError, KohortError
+from kohort.http_opener import body_of, http_opener
 from kohort.sasl.tokens import SignedTokens, TokenRules, verify_unsecured
 
 log = logging.getLogger("kohort.broker")
@@ -112,32 +106,18 @@ def _read(url: str) -> dict[str, Any]:
         elif parts.scheme == "https" or (
             parts.scheme == "http" and parts.hostname is not None and is_loopback(parts.hostname)
         ):
-            with _opener().open(url, timeout=_TIMEOUT_S) as answer:
-                data = answer.read(_MAX_BYTES)
+            with http_opener().open(url, timeout=_TIMEOUT_S) as answer:
+                data = body_of(answer, _MAX_BYTES)
         else:
             raise ConfigError(
                 f"{_SETTING}={url}: it must begin with https:// (http:// on this machine only) "
                 "or file:/"
             )
         document: Any = json.loads(data)
-    except (OSError, URLError, ValueError) as error:
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
         if isinstance(error, HTTPError):
             error.close()  # it has the connection
         raise ConfigError(f"{_SETTING}={url} cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{_SETTING}={url} is not a JWKS document")
     return cast("dict[str, Any]", document)
-
-
-def _opener() -> OpenerDirector:
-    """HTTP and HTTPS, no redirects, and nothing else."""
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(),
-        HTTPErrorProcessor(),
-        HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.output import output_option, show
+from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import CommandGroup
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def add(
     with open_admin(_settings(client)) as admin:
         admin.create_acls(entries)
     for entry in entries:
-        click.echo(f"added: {entry}")
+        click.echo(f"added: {printable(str(entry))}")
 
 
 @acl.command(
@@ -180,7 +180,7 @@ def remove(
         for each in acls:
             if execute:
                 admin.delete_acls(each.as_filter())
-            click.echo(f"{'removed' if execute else 'would remove'}: {each}")
+            click.echo(f"{'removed' if execute else 'would remove'}: {printable(str(each))}")
     if not acls:
         click.echo("no entry is meant by that; `kohort acl list` shows those there are", err=True)
     elif not execute:

@@ -33,7 +33,7 @@ from kohort.cli.app.remote import (
     status,
 )
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.output import output_option, printable, printable_lines, show
+from kohort.cli.common.output import output_option, printable, printable_lines, remark, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
 from kohort.errors import ConfigError, KohortError
 from kohort.setting_keys import nearest
@@ -201,7 +201,7 @@ class ShownFailures:
 
 
 def _print_trouble(trouble: str) -> None:
-    click.echo(f"trouble: {trouble}" if trouble else "the trouble is over", err=True)
+    remark(f"trouble: {trouble}" if trouble else "the trouble is over")
 
 
 def _report_on_request(app: App) -> None:

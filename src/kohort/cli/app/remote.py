@@ -243,10 +243,12 @@ def _show(answers: Sequence[Answer], output: str) -> int:
 
 
 def _control(prefix: str, client: Client) -> RemoteControl:
+    from kohort.client.common.config import ClientConfig
     from kohort.remote import RemoteControl
 
-    with open_admin(client.common()):  # an unreachable cluster is reported at once
-        return RemoteControl(prefix, client.common())
+    settings = client.for_role(ClientConfig)
+    with open_admin(settings):  # an unreachable cluster is reported at once
+        return RemoteControl(prefix, settings)
 
 
 def _row(one: Process, output: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import click
 from kohort.cli.broker.nodes import COMMANDS
 from kohort.cli.broker.repair import repair
 from kohort.cli.common.connect import key_values
+from kohort.cli.common.paths import text_of
 from kohort.cli.common.root import CommandGroup
 from kohort.console.web import CONSOLE_PORT
 from kohort.errors import ConfigError
@@ -234,7 +235,7 @@ def _one_each(users: tuple[str, ...]) -> tuple[str, ...]:
 
 def _lines(path: Path | None) -> list[str]:
     """The lines of a file that say something; `#` begins a comment."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path else []
+    lines = text_of(path).splitlines() if path else []
     return [line for line in lines if line.strip() and not line.startswith("#")]
 
 

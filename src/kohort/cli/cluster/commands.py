@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.output import as_table, output_option, remark, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
 from kohort.errors import ConnectionFailedError, ErrorCode, KafkaTimeoutError
 
@@ -187,7 +187,7 @@ def _wait_s(admin: Admin) -> float:
 
 
 def _warn(broker: int, reason: object) -> None:
-    click.echo(f"warning: broker {broker} does not answer: {reason}", err=True)
+    remark(f"warning: broker {broker} does not answer: {reason}")
 
 
 def _rows(

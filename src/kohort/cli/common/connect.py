@@ -2,8 +2,8 @@
 
 Rules: flags win over the environment, the environment over the file, the file over the defaults
 (kohort.settings). A key that the command's clients do not know is refused, with the nearest name,
-before anything is connected. A file and the environment may be shared by commands: there a key
-needs to be known by any of the clients.
+before anything is connected. So is a key of another client, which would do nothing. A file and the
+environment may be shared by commands: there a key needs to be known by any of the clients.
 
 Shell: sockets.
 """
@@ -70,6 +70,22 @@ class Client:
         chosen = choose(ClientConfig, (*self.shared, *self.flags))
         values = {name: setting.value for name, setting in chosen.items()}
         return {"bootstrap_servers": DEFAULT_BOOTSTRAP, **values}
+
+    def all_roles(self) -> dict[str, Any]:
+        """The settings of a command whose clients are of several roles: each takes its own.
+
+        Raises ConfigError for a value that cannot be read.
+        """
+        from kohort.client.common.config import ClientConfig
+
+        common = set(ClientConfig.field_names())
+        of_roles = {
+            name: setting.value
+            for role in ClientConfig.relatives()
+            for name, setting in choose(role, (*self.shared, *self.flags)).items()
+            if name not in common and name in role.field_names()
+        }
+        return {**of_roles, **self.common()}
 
     def given(self) -> dict[str, Any]:
         """All settings, whichever clients they are for."""

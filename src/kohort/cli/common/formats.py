@@ -30,6 +30,8 @@ READ_FIELDS: Final = frozenset(
 PASSED_OVER: Final = frozenset({"topic", "offset", "timestamp_type", "key_error", "value_error"})
 NULL: Final = b"null"
 MAX_PARTITION: Final = (1 << 31) - 1
+_NO_TIME: Final = -1
+"""The timestamp of a record that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def read_json(line: bytes) -> Outgoing:
     """A record of a line of JSON. Raises ConfigError that says what is wrong with it."""
     try:
         document: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"a JSON object is needed, not {line[:40]!r}")
@@ -176,12 +178,13 @@ def read_json(line: bytes) -> Outgoing:
     headers: Any = fields.get("headers") or ()
     if not isinstance(headers, list | tuple):
         raise ConfigError('headers must be a list, as [{"name": "n", "value": "v"}]')
+    timed = fields.get("timestamp") != _NO_TIME
     return Outgoing(
         value=_bytes_of(fields, "value"),
         key=_bytes_of(fields, "key"),
         headers=tuple(_header(h) for h in cast("Sequence[Any]", headers)),
         partition=_whole(fields, "partition", MAX_PARTITION),
-        timestamp_ms=_whole(fields, "timestamp", (1 << 63) - 1),
+        timestamp_ms=_whole(fields, "timestamp", (1 << 63) - 1) if timed else None,
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
+from kohort.cli.common.output import remark
 from kohort.cli.common.root import EXIT_PARTIAL
 from kohort.errors import (
     ConnectionFailedError,
@@ -20,10 +19,20 @@ from kohort.setting_keys import nearest
 if TYPE_CHECKING:
     from kohort.cli.common.connect import Client
     from kohort.client.admin.admin import Admin
-    from kohort.client.admin.types import GroupDescription
+    from kohort.client.admin.types import (
+        GroupDescription,
+        GroupListing,
+        GroupsSurvey,
+        SurveyedGroup,
+    )
+    from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+
+    Held = tuple[GroupDescription, Mapping[TopicPartition, OffsetAndMetadata]]
 
 DEAD = "Dead"
 
+FEW: Final = 3
+"""As many groups are asked for one by one; of more, each broker tells all of its own at once."""
 BRIEF_S: Final = 5.0
 """How long a group is waited for once another one had no answer."""
 
@@ -42,10 +51,14 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
     Once one had no answer, the others wait only briefly: a coordinator that is away may have many.
     Raises the first error where there is none of them.
     """
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) > FEW:
+        held, failed = surveyed(admin, distinct)
+        return _some([group for group, _ in held], failed), failed
     described: dict[str, GroupDescription] = {}
     errors: list[KohortError] = []
     timeout_s: float | None = None
-    for name in dict.fromkeys(names):
+    for name in distinct:
         try:
             described |= admin.describe_groups([name], timeout_s=timeout_s)
         except KohortError as error:
@@ -53,15 +66,66 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
             if isinstance(error, ConnectionFailedError | KafkaTimeoutError):
                 timeout_s = BRIEF_S
     errors += _missing(admin, described)
-    there = [one for one in described.values() if one.state != DEAD]
+    return _some([one for one in described.values() if one.state != DEAD], errors), errors
+
+
+def _some(there: list[GroupDescription], errors: Sequence[KohortError]) -> list[GroupDescription]:
     if errors and not there:
         raise errors[0]
-    return there, errors
+    return there
+
+
+def surveyed(
+    admin: Admin, names: Iterable[str] | None, chosen: Callable[[str], object] = bool
+) -> tuple[list[Held], list[KohortError]]:
+    """Groups with their committed offsets, in a few requests for each broker.
+
+    Args:
+        admin: of their cluster.
+        names: of the groups; None for all classic and consumer groups.
+        chosen: says of a name whether its group is wanted.
+
+    Returns:
+        The groups, and an error for each that cannot be looked at, and for each broker that does
+        not answer where that may have cost a group.
+    """
+    survey = admin.survey_groups()
+    listed = {name: one.listing for name, one in survey.groups.items()}
+    everything = [name for name, one in listed.items() if one.describable]
+    held: list[Held] = []
+    errors: list[KohortError] = []
+    lost = names is None
+    for name in filter(chosen, everything if names is None else dict.fromkeys(names)):
+        one = survey.groups.get(name)
+        if one is not None and one.description is not None and not one.error:
+            held.append((one.description, one.offsets))
+        elif one is not None and one.listing.describable and not is_gone(one):
+            errors.append(KohortError(f"group {name!r}: {one.error}"))
+        elif one is None and survey.unreachable:
+            lost = True
+            errors.append(KohortError(f"group {name!r} is unknown to the brokers that answer"))
+        elif names is not None:  # of all groups, one has ended meanwhile
+            errors.append(_no_group(name, listed))
+    return held, [*errors, *unreachable(survey)] if lost else errors
+
+
+def is_gone(one: SurveyedGroup) -> bool:
+    """Whether a group was listed, and has ended before it was described."""
+    nowhere = ErrorCode.GROUP_ID_NOT_FOUND.name
+    return one.listing.describable and one.description is None and one.error in ("", nowhere)
+
+
+def unreachable(survey: GroupsSurvey) -> list[KohortError]:
+    """An error for each broker that does not answer for its groups."""
+    return [
+        KohortError(f"broker {node} does not answer for its groups: {why}")
+        for node, why in survey.unreachable.items()
+    ]
 
 
 def _missing(admin: Admin, described: Mapping[str, GroupDescription]) -> list[GroupError]:
     names = [name for name, one in described.items() if one.state == DEAD]
-    listed = [g.group_id for g in admin.list_groups()] if names else []
+    listed = {g.group_id: g for g in admin.list_groups()} if names else {}
     return [_no_group(name, listed) for name in names]
 
 
@@ -75,8 +139,14 @@ def without_members(group: GroupDescription, who: str) -> None:
         )
 
 
-def _no_group(name: str, listed: list[str]) -> GroupError:
-    near = nearest(name, listed)
+def _no_group(name: str, listed: Mapping[str, GroupListing]) -> GroupError:
+    if name in listed and not listed[name].describable:
+        return GroupError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"group {name!r} is a {listed[name].group_type.lower()} group; only classic and "
+            "consumer groups can be looked at here, and Kafka's own tools show it",
+        )
+    near = nearest(name, [one for one in listed if one != name])
     hint = f" Did you mean {near!r}?" if near else ""
     return GroupError(
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -88,7 +158,7 @@ def _no_group(name: str, listed: list[str]) -> GroupError:
 def report_missing(errors: Sequence[KohortError]) -> int:
     """Say which groups are not among those that were shown, and why; the exit code of that."""
     for error in errors:
-        click.echo(f"error: {error}", err=True)
+        remark(f"error: {error}")
     return EXIT_PARTIAL if errors else 0
 
 

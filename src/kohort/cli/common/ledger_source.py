@@ -134,7 +134,7 @@ def of_store(url: str, name: str | None) -> LedgerSource:
 
 
 def _ledger_of(store: Store, url: str, name: str | None) -> LedgerSource:
-    from kohort.retry.ledger_view import pipelines, without_password
+    from kohort.retry.ledger_view import pipelines, topics_read, without_password
 
     names = pipelines(store)
     there = ", ".join(names) or "none"
@@ -152,7 +152,7 @@ def _ledger_of(store: Store, url: str, name: str | None) -> LedgerSource:
             f"the store {without_password(url)} has no ledger of a pipeline {name!r}{hint} "
             f"(there: {there})"
         )
-    delays = {fence.topic: retry_topic_delay_ms(fence.topic) for fence in store.fences(name)}
+    delays = {topic: retry_topic_delay_ms(topic) for topic in topics_read(store, name)}
     retry_topics = sorted((delay, topic) for topic, delay in delays.items() if delay)
     return LedgerSource(store, name, tuple(topic for _, topic in retry_topics))
 

@@ -202,6 +202,11 @@ def printable_lines(text: str) -> list[str]:
     return [printable(line) for line in text.splitlines()]
 
 
+def remark(text: str) -> None:
+    """Print an error, a warning or a remark on standard error; its lines stay lines."""
+    click.echo("\n".join(printable_lines(text)), err=True)
+
+
 def _visible(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
 

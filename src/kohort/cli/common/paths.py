@@ -1,10 +1,15 @@
-"""Options that name files: a `Path` when the command runs, without `pathlib` in its help."""
+"""Options that name files: a `Path` when the command runs, without `pathlib` in its help.
+
+Shell: files.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from kohort.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,3 +26,17 @@ class PathType(click.Path):
 
 FILE: Final = PathType(exists=True, dir_okay=False)
 """A file that is there."""
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, which may be secret.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8; nothing of it is shown.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8; write it as plain text") from None

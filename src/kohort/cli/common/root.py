@@ -312,20 +312,26 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        click.echo(f"error: {_usage(error)}", err=True)
+        _report(_usage(error))
         return error.exit_code
     except KohortError as error:
         if os.environ.get("KOHORT_DEBUG"):
             traceback.print_exc()
         text = _dotted(str(error)) if isinstance(error, ConfigError) else str(error)
-        click.echo(f"error: {text}{_right(error)}", err=True)
+        _report(f"{text}{_right(error)}")
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     except OSError as error:  # help that cannot be written: commands' output is seen to above
         if error.errno not in UNWRITTEN:
             raise
-        click.echo(f"error: {_unwritten(error)}", err=True)
+        _report(str(_unwritten(error)))
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _report(text: str) -> None:
+    from kohort.cli.common.output import remark  # only errors need it
+
+    remark(f"error: {text}")
 
 
 def _usage(error: click.ClickException) -> str:
@@ -349,9 +355,13 @@ def _dotted(text: str) -> str:
     )
 
 
+def lacks_right(error: KohortError) -> bool:
+    """Whether a broker has refused because of a right that this user does not have."""
+    return isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
+
+
 def _right(error: KohortError) -> str:
     """What to do about a right that is missing, where the error does not say it itself."""
-    refused = isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
-    if not refused or "ask the cluster's" in str(error):
+    if not lacks_right(error) or "ask the cluster's" in str(error):
         return ""
     return "; this user may not. Ask the cluster's administrator (`kohort acl add` gives the right)"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.paths import text_of
 from kohort.config import parse_duration_ms
 from kohort.console.web import CONSOLE_PORT
 from kohort.errors import ConfigError
@@ -114,17 +115,17 @@ def console(
 
     Prints one line on standard output when it is ready: `console on http://HOST:PORT/`.
     """
+    from kohort.client.common.config import ClientConfig
     from kohort.console.web.server import ConsoleOptions, serve_console
 
     host, port = address(listen)
     interval_s, hours = parse_duration_ms(every) / 1000, parse_duration_ms(keep) / 3_600_000
     if interval_s < 1:
         raise ConfigError(f"--every {every} is too often; at least 1s")
-    token = token_file.read_text().strip() if token_file else os.environ.get(TOKEN, "")
     options = ConsoleOptions(
         host,
         port,
-        token,
+        _token(token_file),
         allow_actions,
         masks,
         stores,
@@ -135,12 +136,24 @@ def console(
         control or "",
         remote,
     )
-    settings = client.common()
+    settings = client.for_role(ClientConfig)
     with open_admin(settings):
         pass
     ended = SimpleQueue[int]()  # unlike an Event's, its lock is not held when a handler runs
     with handled(ended.put):
         serve_console(settings, options, _ready, lambda: _wait(ended))
+
+
+def _token(file: Path | None) -> str:
+    """The token to log in with; "" where none is asked for. Raises ConfigError for an empty one."""
+    if file is None and TOKEN not in os.environ:
+        return ""
+    token, place = os.environ.get(TOKEN, ""), f"${TOKEN}"
+    if file is not None:
+        token, place = text_of(file).strip(), f"the token file {file}"
+    if not token:
+        raise ConfigError(f"{place} is empty, which would be no login at all; put a token there")
+    return token
 
 
 def _wait(ended: SimpleQueue[int]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options
+from kohort.cli.common.option_rules import refuse_beside
 from kohort.cli.common.output import printable
 from kohort.cli.common.paths import FILE
 from kohort.cli.common.root import EXIT_FAILED, EXIT_INTERRUPTED
@@ -31,6 +32,18 @@ if TYPE_CHECKING:
     from kohort.retry.redrive import Edit, Redrive, Report
 
 _OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+_NOT_TO_CANCEL = (
+    "dry_run",
+    "reason",
+    "error_class",
+    "fingerprint",
+    "since",
+    "offsets",
+    "target",
+    "retries",
+    "rate",
+    "edit_file",
+)
 EXAMPLES = """\b
 Examples:
   kohort dlq redrive --topic orders --group billing --reason down --dry-run
@@ -110,14 +123,16 @@ def redrive(
     from kohort.retry.policy import RetryPolicy, RetryTopics
     from kohort.retry.redrive import Choice, Redrive
 
-    if cancel and not redrive_id:
-        raise click.UsageError("--cancel needs the --id of the redrive")
+    if cancel:
+        if not redrive_id:
+            raise click.UsageError("--cancel needs the --id of the redrive")
+        refuse_beside("--cancel", _NOT_TO_CANCEL, "forgets all of --id and sends nothing")
     now_ms = time.time_ns() // 1_000_000
     since_ms = None if since is None else parse_time(since, now_ms)
     choice = Choice(reason, error_class, fingerprint, since_ms, _ranges(offsets))
     name = redrive_id or time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ms / 1_000))
     topics = RetryTopics(topic, group, RetryPolicy.parse(retries or ""))
-    job = Redrive(name, topics, client.common(), choice, target=target, edit=_edit_of(edit_file))
+    job = Redrive(name, topics, client.all_roles(), choice, target=target, edit=_edit_of(edit_file))
     if cancel:
         job.cancel()
         _say(output, f"redrive {name} is forgotten; what it sent stays sent", {"cancelled": name})
@@ -159,13 +174,17 @@ def _confirm(question: str) -> bool:
 
 
 def _why_nothing(name: str, preview: Report) -> str:
-    looked_at = preview.not_chosen + preview.inert + preview.again
-    if preview.unreadable:
-        return (
-            f"{preview.unreadable:,} of them are record batches that cannot be read; their bytes "
-            "are no records to be handled (`kohort dlq show` prints them)"
-        )
-    if looked_at + preview.left_by_edit + preview.value_gone:
+    stay = {
+        "left out by --edit": preview.left_by_edit,
+        "whose value is gone from the source topic": preview.value_gone,
+        "too large for the target": preview.too_large,
+        "that it sent before, and that failed again": preview.again,
+        "in batches that cannot be read (`kohort dlq show` prints them)": preview.unreadable,
+    }
+    counts = ", ".join(f"{count:,} {what}" for what, count in stay.items() if count)
+    if counts:
+        return f"all that are as asked stay: {counts}"
+    if preview.not_chosen + preview.inert:
         return "no failure is as asked; `kohort dlq list` shows those there are"
     return f"redrive {name} has been through all that failed before it began, or nothing has failed"
 
@@ -196,6 +215,7 @@ def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = Fal
         "sent_before": report.again,
         "left_by_edit": report.left_by_edit,
         "value_gone": report.value_gone,
+        "too_large": report.too_large,
         "unreadable": report.unreadable,
     }
     whole: dict[str, Any] = {
@@ -209,6 +229,11 @@ def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = Fal
     lines = [f"redrive {name}: {report.sent:,} {'sent' if sent else 'would be sent'}"]
     lines += [printable(f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}") for k in kinds]
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
+    if report.too_large:
+        lines.append(
+            "for those that are too large raise max.message.bytes of the target, or make them "
+            "smaller with --edit; this --id passes them, another one sends them"
+        )
     if sent and not report.finished:
         lines.append(f"stopped; `--id {name}` continues from here")
     _say(output, "\n".join(lines), whole, err=err)
@@ -226,7 +251,12 @@ def _ranges(texts: tuple[str, ...]) -> dict[int, list[tuple[int, int]]]:
         if match is None:
             raise click.UsageError(f"--offsets {text!r}: write PARTITION:FROM-TO, such as 3:10-20")
         first = int(match[2])
-        ranges.setdefault(int(match[1]), []).append((first, int(match[3] or first) + 1))
+        last = int(match[3] or first)
+        if last < first:
+            raise click.UsageError(
+                f"--offsets {text!r}: from {first} to {last} is no range; the first is smaller"
+            )
+        ranges.setdefault(int(match[1]), []).append((first, last + 1))
     return ranges
 
 

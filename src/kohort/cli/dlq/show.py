@@ -62,7 +62,7 @@ def show_failed(record: str, source: Source, output: str, client: Client) -> Non
     if not attempts:
         raise UsageError(f"{record} has not failed here; `kohort dlq list` shows what has")
     if output == "json":
-        whole: dict[str, Any] = {"schema": 1, "record": record, "attempts": attempts, "copy": copy}
+        whole: dict[str, Any] = {"schema": 2, "record": record, "attempts": attempts, "copy": copy}
         click.echo(json.dumps(whole, indent=2))
         return
     click.echo(as_table(attempts, COLUMNS))
@@ -71,8 +71,8 @@ def show_failed(record: str, source: Source, output: str, client: Client) -> Non
 
 
 def _by_ledger(source: LedgerSource, record: str) -> list[dict[str, Any]]:
-    found = source.store.rows(source.name, "retry_id = ?", (record,))
-    rows = sorted(found, key=lambda row: (row.redrive_count, row.number))
+    from kohort.retry.ledger_view import attempt_rows
+
     return [
         {
             "attempt": row.number,
@@ -84,7 +84,7 @@ def _by_ledger(source: LedgerSource, record: str) -> list[dict[str, Any]]:
             "error_class": row.error_class,
             "message": row.error_message,
         }
-        for row in rows
+        for row in attempt_rows(source.store, source.name, record)
     ]
 
 
@@ -141,7 +141,7 @@ def _in_full(copy: Record) -> dict[str, Any]:
     return {
         "key": _text(copy.key),
         "value": _text(copy.value),
-        "headers": {name: _text(value) for name, value in copy.headers},
+        "headers": [{"name": name, "value": _text(value)} for name, value in copy.headers],
         "copy": f"{copy.topic}/{copy.partition}/{copy.offset}",
     }
 
@@ -150,12 +150,15 @@ def _lines(copy: dict[str, Any]) -> list[str]:
     """The copy for people: where, what, its headers one by one, and the stack as it was."""
     from kohort.retry.headers import ERROR_STACK
 
-    headers: dict[str, str | None] = dict(copy["headers"])
-    stack = headers.pop(ERROR_STACK, None) or ""
+    pairs: list[tuple[str, str | None]] = [
+        (each["name"], each["value"]) for each in copy["headers"]
+    ]
+    stack = dict(pairs).get(ERROR_STACK) or ""
+    headers = [(name, value) for name, value in pairs if name != ERROR_STACK]
     lines = ["", f"current copy: {copy['copy']}"]
     lines += [f"{name}: {_shown(copy[name])}" for name in ("key", "value")]
     lines.append("headers:" if headers else "headers: none")
-    lines += [f"  {printable(name)}: {_shown(value)}" for name, value in headers.items()]
+    lines += [f"  {printable(name)}: {_shown(value)}" for name, value in headers]
     if stack:
         lines += ["stack:", *(f"  {line}" for line in printable_lines(stack))]
     return lines

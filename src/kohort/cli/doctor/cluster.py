@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from kohort.cli.common.root import lacks_right
 from kohort.cli.doctor.findings import FAILED, OK, WARNING, Finding
 from kohort.config import format_elapsed
 from kohort.errors import KohortError
@@ -22,6 +23,7 @@ from kohort.errors import KohortError
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.client.admin.types import BrokerFeatures
+    from kohort.observe.cluster import ClusterHealth
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 CONNECT_S: Final = 3.0
@@ -80,7 +82,12 @@ def _asked(check: str, ask: Any) -> list[Finding]:
     try:
         return ask()
     except KohortError as error:
-        return [Finding(check, WARNING, str(error), "`kohort acl add` gives a right")]
+        cure = (
+            "`kohort acl add` gives the right"
+            if lacks_right(error)
+            else "`kohort cluster describe` shows what does not answer"
+        )
+        return [Finding(check, WARNING, str(error), cure)]
 
 
 def _reachable(admin: Admin) -> Finding:
@@ -144,14 +151,20 @@ def _replicas(admin: Admin) -> Finding:
     from kohort.observe.cluster import cluster_health
 
     names = [t.name for t in admin.list_topics(include_internal=True)]
-    health = cluster_health(admin.describe_cluster(), admin.describe_topics(names).values())
+    return replicas_finding(
+        cluster_health(admin.describe_cluster(), admin.describe_topics(names).values())
+    )
+
+
+def replicas_finding(health: ClusterHealth) -> Finding:
+    """What partitions have; one without a leader can be neither read nor written."""
     text = (
         f"{health.topics:,} topics, {health.partitions:,} partitions, {len(health.offline):,} "
         f"offline, {len(health.under_replicated):,} under-replicated"
     )
     return Finding(
         "replicas",
-        OK if health.healthy else WARNING,
+        FAILED if health.offline else OK if health.healthy else WARNING,
         text,
         "" if health.healthy else "`kohort cluster describe` names them",
     )

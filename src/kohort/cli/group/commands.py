@@ -5,15 +5,14 @@ Rules:
 - A group of the consumer protocol (KIP-848) has more to show: epochs, and what each member is on
   its way to.
 - Unknown values are shown as unknown, never as 0: no committed offset, a partition without a
-  leader,
-  a group whose coordinator does not answer. One such row never ends the command.
+  leader, a group whose coordinator does not answer. One such row never ends the command.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,10 +20,17 @@ import click
 from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.group_lookup import known, report_missing, settings
-from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.group_lookup import (
+    is_gone,
+    known,
+    report_missing,
+    settings,
+    unreachable,
+)
+from kohort.cli.common.output import as_table, output_option, remark, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.group.delete import delete
+from kohort.cli.group.looks import Found, every, named
 from kohort.cli.group.members import remove_member
 from kohort.cli.group.offsets import delete_offsets
 from kohort.cli.group.plan import plan
@@ -32,14 +38,11 @@ from kohort.cli.group.reset import reset
 from kohort.cli.group.timeline import timeline
 from kohort.cli.group.why import why
 from kohort.config import parse_duration_ms
-from kohort.errors import ConfigError, KohortError, UsageError
-from kohort.lean import dataclass
-from kohort.sampling.log_offsets import offsets, topics_there
+from kohort.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from kohort.client.admin.admin import Admin
-    from kohort.client.admin.types import GroupDescription, MemberDescription
-    from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+    from kohort.client.admin.types import GroupDescription, SurveyedGroup
+    from kohort.client.common.types import TopicPartition
 
 LIST_COLUMNS = ("group", "state", "type", "protocol", "members", "coordinator", "error")
 STATE_COLUMNS = ("group", "coordinator", "assignment_strategy", "state", "members")
@@ -69,20 +72,6 @@ STATES = (
 )
 
 
-@dataclass(frozen=True)
-class Found:
-    """One group at present: its members, and the position of each of its partitions."""
-
-    group: GroupDescription
-    rows: tuple[dict[str, Any], ...]
-
-    @property
-    def total_lag(self) -> int | None:
-        """The sum of the known lags; None when none is known."""
-        known = [row["lag"] for row in self.rows if row["lag"] is not None]
-        return sum(known) if known else None
-
-
 @click.group(cls=CommandGroup)
 def group() -> None:
     """List, describe, reset, delete groups; their lag, why they are stuck or rebalanced."""
@@ -108,22 +97,28 @@ Examples:
 def list_groups(states: tuple[str, ...], output: str, client: Client) -> int:
     """All groups. Exit code 4 when some could not be described."""
     with open_admin(settings(client)) as admin:
-        rows = [
-            _list_row(admin, listing.group_id, listing.state, listing.group_type)
-            for listing in admin.list_groups(states=states)
-        ]
+        survey = admin.survey_groups()
+    silent = unreachable(survey)
+    if silent and not survey.groups:
+        raise silent[0]
+    rows = [_list_row(one) for one in survey.groups.values() if not is_gone(one)]
+    wanted = {state.lower() for state in states}
+    rows = [row for row in rows if not wanted or (row["state"] or "").lower() in wanted]
     failed = any(row["error"] for row in rows)
     show(rows, LIST_COLUMNS if failed else LIST_COLUMNS[:-1], output)
-    return EXIT_PARTIAL if failed else 0
+    return report_missing(silent) or (EXIT_PARTIAL if failed else 0)
 
 
-def _list_row(admin: Admin, name: str, state: str, kind: str) -> dict[str, Any]:
+def _list_row(one: SurveyedGroup) -> dict[str, Any]:
+    listing, described = one.listing, one.description
     row: dict[str, Any] = dict.fromkeys(LIST_COLUMNS)
-    row |= {"group": name, "state": state or None, "type": kind or None}
-    try:
-        described = admin.describe_groups([name])[name]
-    except KohortError as error:
-        return row | {"error": str(error)}
+    row |= {
+        "group": listing.group_id,
+        "state": listing.state or None,
+        "type": listing.group_type or None,
+    }
+    if described is None:
+        return row | {"error": one.error if listing.describable else None}
     return row | {
         "state": described.state,
         "protocol": described.protocol or None,
@@ -151,7 +146,7 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
     the groups only.
     """
     with open_admin(settings(client)) as admin:
-        looks, missing = _looks(admin, groups)
+        looks, missing = named(admin, groups)
     if output == "json":
         click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in looks]}, indent=2))
     elif output == "jsonl":
@@ -178,7 +173,7 @@ Examples:
 """
 )
 @click.argument("groups", nargs=-1, shell_complete=complete_groups, metavar="[GROUP]...")
-@click.option("--all", "everything", is_flag=True, help="Every group.")
+@click.option("--all", "everything", is_flag=True, help="Every classic and consumer group.")
 @click.option(
     "--fail-above",
     type=click.IntRange(min=0),
@@ -235,41 +230,53 @@ def lag(
         raise click.UsageError("name the groups, or say --all")
     if match is not None and not everything:
         raise click.UsageError("--match chooses among --all groups")
-    groups = groups if match is None else _matching(client, match)
+    chosen = bool if match is None else _matches(match)
     if total:
         if topics or by_topic:
             raise click.UsageError(
                 "--total is about whole groups; leave --topic and --by-topic out"
             )
+        groups = groups if match is None else _matching(client, match)
         return _totals(groups, fail_above, watch, again, sort, output, client)
     if watch or again:
         raise click.UsageError("--for and --watch need --total")
     with open_admin(settings(client)) as admin:
-        names = groups or [g.group_id for g in admin.list_groups()]
-        looks, missing = _looks(admin, names)
+        looks, missing = every(admin, chosen) if everything else named(admin, groups)
+    if match is not None and not looks:
+        raise _none_matches(match)
     looks = [_only(one, topics) for one in looks]
     rows = [row for f in looks for row in f.rows]
     if by_topic:
         show(summed_by_topic(rows), TOPIC_COLUMNS, output)
     else:
         show(rows, LAG_COLUMNS, output)
-    for one in looks:
-        if not one.rows:
-            click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
+    silent, wanted = _silent(looks, topics, not everything)
+    for sentence in silent:
+        remark(sentence)
     partial = report_missing(missing)
-    return _check(looks, fail_above) or partial
+    return _check(looks, fail_above, wanted) or partial
+
+
+def _matches(pattern: str) -> Callable[[str], object]:
+    try:
+        return re.compile(pattern).search
+    except re.error as error:
+        raise ConfigError(f"--match {pattern!r} is not a regular expression: {error}") from None
 
 
 def _matching(client: Client, pattern: str) -> tuple[str, ...]:
-    try:
-        test = re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"--match {pattern!r} is not a regular expression: {error}") from None
+    chosen = _matches(pattern)
     with open_admin(settings(client)) as admin:
-        names = tuple(g.group_id for g in admin.list_groups() if test.search(g.group_id))
+        names = tuple(
+            g.group_id for g in admin.list_groups() if g.describable and chosen(g.group_id)
+        )
     if not names:
-        raise UsageError(f"no group has {pattern!r} in its name; `kohort group list` shows all")
+        raise _none_matches(pattern)
     return names
+
+
+def _none_matches(pattern: str) -> UsageError:
+    return UsageError(f"no group has {pattern!r} in its name; `kohort group list` shows all")
 
 
 def _only(look: Found, topics: Sequence[str]) -> Found:
@@ -326,74 +333,44 @@ def _totals(
     return report_missing(missing) or (0 if complete else EXIT_PARTIAL)
 
 
-def _check(looks: Sequence[Found], fail_above: int | None) -> int:
+def _silent(looks: Sequence[Found], topics: Sequence[str], named: bool) -> tuple[list[str], bool]:
+    """What there are no rows of, in sentences, and whether something that was asked for is.
+
+    Of all groups some have no offsets (Kafka Connect's), and most do not read a certain topic.
+    """
+    names = [one.group.group_id for one in looks if not one.rows]
+    if not topics:
+        return [f"group {name} has no offsets and reads nothing" for name in names], (
+            named and bool(names)
+        )
+    found = {row["topic"] for one in looks for row in one.rows}
+    unread = [topic for topic in topics if topic not in found] if looks else []
+    asked = " or ".join(map(repr, topics))
+    sentences = [
+        f"group {name} has no offsets of {asked}, and does not read it" for name in names if named
+    ]
+    if len(looks) > 1:
+        sentences += [
+            f"none of the {len(looks)} groups has offsets of {topic!r}, or reads it"
+            for topic in unread
+        ]
+    return sentences, bool(unread)
+
+
+def _check(looks: Sequence[Found], fail_above: int | None, silent: bool) -> int:
     if fail_above is None:
         return 0
     bad = [row for f in looks for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
-    silent = [f.group.group_id for f in looks if not f.rows]
     for row in bad:
         lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"
-        click.echo(
+        remark(
             f"lag of group {row['group']} on {row['topic']}-{row['partition']} is {lag}, "
-            f"more than {fail_above:,} is not allowed",
-            err=True,
+            f"more than {fail_above:,} is not allowed"
         )
     return EXIT_CHECK_FAILED if bad or silent else 0
 
 
 # -- one group
-
-
-def _looks(admin: Admin, names: Iterable[str]) -> tuple[list[Found], list[KohortError]]:
-    """Groups at present, and an error for each that cannot be looked at.
-
-    Raises the first error where there is none else.
-    """
-    there, errors = known(admin, names)
-    looks: list[Found] = []
-    for described in there:
-        try:
-            looks.append(_look(admin, described))
-        except KohortError as error:
-            errors.append(error)
-    if errors and not looks:
-        raise errors[0]
-    return looks, errors
-
-
-def _look(admin: Admin, described: GroupDescription) -> Found:
-    committed = admin.list_group_offsets(described.group_id)
-    owners = {tp: m for m in described.members for tp in m.assignment}
-    partitions = sorted({*committed, *owners})
-    topics = topics_there(admin, {tp.topic for tp in partitions})
-    ends = offsets(admin, topics.values(), "latest")
-    return Found(
-        described,
-        tuple(
-            _lag_row(described.group_id, tp, committed, ends, owners.get(tp)) for tp in partitions
-        ),
-    )
-
-
-def _lag_row(
-    name: str,
-    tp: TopicPartition,
-    committed: Mapping[TopicPartition, OffsetAndMetadata],
-    ends: Mapping[TopicPartition, int],
-    owner: MemberDescription | None,
-) -> dict[str, Any]:
-    at, end = committed.get(tp), ends.get(tp)
-    return {
-        "group": name,
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "current_offset": None if at is None else at.offset,
-        "log_end_offset": end,
-        "lag": None if at is None or end is None else max(0, end - at.offset),
-        "consumer_id": None if owner is None else owner.member_id,
-        "host": None if owner is None else owner.host,
-        "client_id": None if owner is None else owner.client_id,
-    }
 
 
 def _member_rows(described: GroupDescription) -> list[dict[str, Any]]:
@@ -451,6 +428,7 @@ def _as_json(look: Found) -> dict[str, Any]:
         "assignment_strategy": described.protocol or None,
         "coordinator": _coordinator(described),
         "lag": look.total_lag,
+        "unknown": look.lags.count(None),
         "group_epoch": described.epoch,
         "target_assignment_epoch": described.assignment_epoch,
         "members": [

@@ -12,6 +12,7 @@ import click
 from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
+from kohort.cli.common.output import printable
 
 
 @click.command(
@@ -37,6 +38,6 @@ def delete(groups: tuple[str, ...], execute: bool, client: Client) -> None:
             admin.delete_groups(held)
     for name, count in held.items():
         offsets = "1 committed offset" if count == 1 else f"{count:,} committed offsets"
-        click.echo(f"{'deleted' if execute else 'would delete'} {name}: {offsets}")
+        click.echo(f"{'deleted' if execute else 'would delete'} {printable(name)}: {offsets}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

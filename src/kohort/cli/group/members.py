@@ -12,6 +12,7 @@ import click
 from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings
+from kohort.cli.common.output import printable
 from kohort.errors import UsageError
 from kohort.setting_keys import nearest
 
@@ -62,6 +63,8 @@ def remove_member(
     for instance in instances:
         count = len(members[instance].assignment)
         held = "1 partition" if count == 1 else f"{count:,} partitions"
-        click.echo(f"{'removed' if execute else 'would remove'} {instance}: it has {held}")
+        click.echo(
+            f"{'removed' if execute else 'would remove'} {printable(instance)}: it has {held}"
+        )
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

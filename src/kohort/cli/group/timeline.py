@@ -22,7 +22,7 @@ from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.formats import iso_time
 from kohort.cli.common.group_lookup import settings
-from kohort.cli.common.output import output_option, printable, show
+from kohort.cli.common.output import output_option, printable, remark, show
 from kohort.errors import ErrorCode, GroupError, KohortError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _read(group: str, last: int, client: Client) -> list[Rebalance]:
             except KohortError as error:
                 if not exact:
                     raise
-                click.echo(f"warning: what is older cannot be read: {error}", err=True)
+                remark(f"warning: what is older cannot be read: {error}")
     rebalances = merged(exact or (), read)[-last:]
     if not rebalances:
         raise GroupError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kohort.cli.common.output import show
+from kohort.cli.common.output import remark, show
 from kohort.config import format_elapsed
 from kohort.errors import KohortError
 
@@ -30,13 +30,15 @@ COLUMNS: Final = (
     "members",
     "partitions",
     "lag",
+    "unknown",
     "oldest_unread",
     "written_per_s",
     "done_per_s",
     "trend",
     "health",
 )
-ONE_LOOK: Final = COLUMNS[:6]
+"""In tables the lag's `>=` says that some partitions are `unknown`."""
+ONE_LOOK: Final = COLUMNS[:7]
 CLEAR: Final = "\x1b[H\x1b[2J"
 SORTS: Final[dict[str, Callable[[GroupLine], Any]]] = {
     "severity": lambda line: line.severity,
@@ -89,7 +91,7 @@ def show_totals(
                 click.echo(CLEAR, nl=False)
             complete = _show(overview, names, SORTS[sort], output, rates) if overview else False
             if sampler.error:
-                click.echo(f"error: {sampler.error}", err=True)
+                remark(f"error: {sampler.error}")
             if not every_s:
                 return complete
             rates = True
@@ -109,12 +111,13 @@ def _show(
     lines = [one for one in overview.lines if not names or one.group in names]
     table = output == "table"
     rows = [_row(line, table) for line in sorted(lines, key=key)]
-    show(rows, COLUMNS if rates else ONE_LOOK, output)
+    columns = COLUMNS if rates else ONE_LOOK
+    show(rows, [c for c in columns if not (table and c == "unknown")], output)
     failed = [line for line in lines if line.error]
     for line in failed:
-        click.echo(f"error: group {line.group!r}: {line.error}", err=True)
+        remark(f"error: group {line.group!r}: {line.error}")
     for trouble in overview.snapshot.troubles:
-        click.echo(f"warning: {trouble}", err=True)
+        remark(f"warning: {trouble}")
     unseen = len(lines) < len(set(names)) if names else bool(overview.snapshot.silent)
     return not (failed or unseen)
 
@@ -127,6 +130,7 @@ def _row(line: GroupLine, table: bool) -> dict[str, Any]:
         "members": line.members,
         "partitions": line.partitions,
         "lag": _figure(line.lag, table),
+        "unknown": line.lag.unknown,
         "oldest_unread": _age(line.time_lag, table),
         "written_per_s": None if trend.written_per_s is None else round(trend.written_per_s, 1),
         "done_per_s": None if trend.done_per_s is None else round(trend.done_per_s, 1),

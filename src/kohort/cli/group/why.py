@@ -33,6 +33,7 @@ from kohort.errors import KohortError, UsageError
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.group.explain.timeline import Rebalance
+    from kohort.observe.lag import Total
     from kohort.observe.open_transactions import Open
     from kohort.observe.verdicts import Finding, Verdict
 
@@ -201,7 +202,8 @@ def _whole(verdict: Verdict) -> dict[str, Any]:
         "group": group.group_id,
         "state": group.state,
         "members": len(group.members),
-        "lag": verdict.lag,
+        "lag": verdict.lag.value,
+        "unknown": verdict.lag.unknown,
         "watched_s": round(verdict.watched_s, 1),
         "stuck": verdict.stuck,
         "concerns": list(verdict.concerns),
@@ -231,8 +233,8 @@ def _text(verdict: Verdict) -> str:
     count = Counter(f.state for f in findings)
     states = ", ".join(f"{state.value} {count[state]}" for state in State if count[state])
     lines = [
-        f"{group.group_id}: {group.state}, members {len(group.members)}, lag {verdict.lag:,}, "
-        f"partitions {len(findings)}" + (f" ({states})" if states else "")
+        f"{printable(group.group_id)}: {group.state}, members {len(group.members)}, "
+        f"lag {_sum(verdict.lag)}, partitions {len(findings)}" + (f" ({states})" if states else "")
     ]
     lines += [printable(line) for line in (*verdict.concerns, *verdict.notes)]
     by_reason = _by_reason(findings)
@@ -244,6 +246,13 @@ def _text(verdict: Verdict) -> str:
     if len(by_reason) > REASONS_SHOWN:
         lines.append(f"\nand {len(by_reason) - REASONS_SHOWN:,} more reasons: -o csv has them all")
     return "\n".join(lines)
+
+
+def _sum(lag: Total) -> str:
+    """`>=` where some partitions' lag is not in the sum."""
+    if lag.value is None:
+        return "unknown"
+    return f"{'>=' if lag.at_least else ''}{lag.value:,}"
 
 
 def _by_reason(findings: Sequence[Finding]) -> list[tuple[tuple[str, str], list[Finding]]]:

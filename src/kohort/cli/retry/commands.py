@@ -84,8 +84,9 @@ def retry() -> None:
 def status(source: Source, output: str, client: Client) -> None:
     """Show each retry topic: how many records wait, how many are due, and when the next are.
 
-    COUNTED-BY tells whether the ledger counted, or the topics, in which orphans of killed attempts
-    and duplicates count, too.
+    COUNTED-BY tells whether the ledger counted, or the topics. These give about how many: orphans
+    of killed attempts and duplicates count, too, and so does the marker of each transaction of an
+    exactly-once program. `kohort retry list` reads the records, and counts what waits.
     """
     now_ms = time.time_ns() // 1_000_000
     if isinstance(source, LedgerSource):

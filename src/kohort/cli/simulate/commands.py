@@ -21,7 +21,7 @@ import click
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
 from kohort.cli.simulate.check import check
 from kohort.cli.simulate.compare import compare
-from kohort.cli.simulate.seeds import Tally, outcomes
+from kohort.cli.simulate.seeds import Tally, outcomes, refuse_ignored
 from kohort.cli.simulate.system import system
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def run(
     """
     from kohort.simulator.runs.running import Options, run_seed
 
+    refuse_ignored(seed, minutes)
     options = Options(protocol, members, None if faults is None else _names(faults))
     options.plan(first)  # wrong names are refused before anything runs
     if seed is not None:

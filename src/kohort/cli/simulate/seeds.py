@@ -16,6 +16,8 @@ from typing import Protocol, TypeVar
 
 import click
 
+from kohort.cli.common.option_rules import refuse_beside
+
 _PROGRESS_S = 2.0
 _AHEAD = 8
 """Seeds given to each process beyond the one it works at."""
@@ -33,6 +35,14 @@ def quiet_logging() -> Generator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def refuse_ignored(seed: int | None, minutes: float | None) -> None:
+    """Raise click.UsageError for options of many seeds beside `--seed`, or beside `--minutes`."""
+    if seed is not None:
+        refuse_beside("--seed", ("seeds", "minutes", "first", "jobs"), "runs one seed")
+    if minutes is not None:
+        refuse_beside("--minutes", ("seeds",), "runs as many seeds as there is time for")
 
 
 class Counted(Protocol):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED
-from kohort.cli.simulate.seeds import Tally, outcomes, quiet_logging
+from kohort.cli.simulate.seeds import Tally, outcomes, quiet_logging, refuse_ignored
 
 if TYPE_CHECKING:
     from kohort.simulator.system.plan import SystemPlan
@@ -92,6 +92,7 @@ def system(
     """
     from kohort.simulator.system.running import Coverage, Overrides, run_seed
 
+    refuse_ignored(seed, minutes)
     overrides = Overrides(
         programs=None if programs is None else _programs(programs),
         faults=None if faults is None else _faults(faults),

@@ -15,7 +15,7 @@ import click
 
 from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
-from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.output import as_table, output_option, printable, show
 from kohort.cli.common.root import CommandGroup
 from kohort.cli.topic.records import delete_records
 from kohort.config import parse_duration_ms, parse_size_bytes
@@ -104,7 +104,7 @@ def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
         click.echo(json.dumps({"schema": 1, "topics": whole}, indent=2))
     else:
         for t in names.values():
-            click.echo(_summary(t, configs[t.name]))
+            click.echo(printable(_summary(t, configs[t.name])))
         click.echo()
         click.echo(as_table(rows, PARTITION_COLUMNS))
 
@@ -227,9 +227,9 @@ def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
         if execute:
             admin.delete_topics(names)
     for t in names.values():
-        records = sum(ends[tp] - firsts[tp] for tp in ends if tp[0] == t.name and tp in firsts)
         done = "deleted" if execute else "would delete"
-        click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records:,} records")
+        records = _records(t, firsts, ends)
+        click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 
@@ -333,7 +333,7 @@ def set_config(name: str, changes: tuple[str, ...], unset: tuple[str, ...], clie
         admin.alter_configs(name, values)
         after = admin.describe_configs(name)
     for key in values:
-        click.echo(f"{name} {key}: {before[key].value} -> {after[key].value}")
+        click.echo(printable(f"{name} {key}: {before[key].value} -> {after[key].value}"))
 
 
 def _settings(client: Client) -> dict[str, Any]:
@@ -367,6 +367,18 @@ def _in_kafkas_unit(key: str, value: str) -> str:
 
 def _by_name(entry: Any) -> str:
     return entry.name
+
+
+def _records(
+    t: TopicDescription, firsts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> str:
+    """How many records a topic has, as far as its leaders tell."""
+    known = [ends[tp] - firsts[tp] for tp in ends if tp.topic == t.name and tp in firsts]
+    silent = len(t.partitions) - len(known)
+    if not silent:
+        return f"{sum(known):,} records"
+    count = f"at least {sum(known):,} records" if known else "records not known"
+    return f"{count} (no leader answers for {_partitions(silent)})"
 
 
 def _partitions(count: int) -> str:

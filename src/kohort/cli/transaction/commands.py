@@ -19,7 +19,7 @@ import click
 from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.group_lookup import settings
-from kohort.cli.common.output import output_option, show
+from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import CommandGroup
 from kohort.config import parse_duration_ms
 from kohort.errors import BrokerError, ErrorCode, UsageError
@@ -163,7 +163,7 @@ def abort(
             aborted = _abort_known(admin, name, client, execute=execute)
         else:
             aborted = _abort_hanging(admin, partition or "", producer_id or 0, execute=execute)
-    click.echo(f"{'aborted' if execute else 'would abort'} {aborted}")
+    click.echo(f"{'aborted' if execute else 'would abort'} {printable(aborted)}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import output_option, show
+from kohort.cli.common.paths import text_of
 from kohort.cli.common.root import CommandGroup
 from kohort.errors import BrokerError, ConfigError, ErrorCode
 from kohort.setting_keys import nearest
@@ -45,7 +46,7 @@ Examples:
 @client_options
 def list_users(output: str, client: Client) -> None:
     """All users, with the mechanisms that they can log in by."""
-    with open_admin(client.common()) as admin:
+    with open_admin(_settings(client)) as admin:
         users = admin.describe_users()
     rows = [
         {"user": name, "mechanism": mechanism, "iterations": iterations}
@@ -99,11 +100,11 @@ def set_user(
             click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
         )
     else:
-        lines = password_file.read_text(encoding="utf-8").splitlines()
+        lines = text_of(password_file).splitlines()
         password = lines[0] if lines else ""
     if not password:
         raise ConfigError(f"the password of {name!r} is empty; give one")
-    with open_admin(client.common()) as admin:
+    with open_admin(_settings(client)) as admin:
         admin.upsert_user(
             name, password, mechanisms=mechanisms or MECHANISMS, iterations=iterations
         )
@@ -123,7 +124,7 @@ Examples:
 @client_options
 def delete_user(name: str, execute: bool, client: Client) -> None:
     """Remove a user. Connections that are open stay open."""
-    with open_admin(client.common()) as admin:
+    with open_admin(_settings(client)) as admin:
         held = _known(admin, name)
         if execute:
             admin.delete_user(name)
@@ -145,3 +146,9 @@ def _known(admin: Admin, name: str) -> Mapping[str, int]:
         ErrorCode.RESOURCE_NOT_FOUND,
         f"there is no user {name!r}.{hint} `kohort user list` shows those there are",
     )
+
+
+def _settings(client: Client) -> dict[str, Any]:
+    from kohort.client.common.config import AdminConfig
+
+    return client.for_role(AdminConfig)

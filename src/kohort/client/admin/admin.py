@@ -77,8 +77,7 @@ from kohort.wire.messages.list_offsets_request import (
     ListOffsetsTopic,
 )
 from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
-from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
-from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
+from kohort.wire.messages.metadata_response import MetadataResponseTopic
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -125,7 +124,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         def attempt() -> dict[str, TopicListing]:
             request = CreateTopicsRequest(
                 topics=[_creatable(topic) for topic in new_topics if topic.name not in created],
-                timeout_ms=self.config.request_timeout_ms,
+                timeout_ms=self._broker_wait_ms(deadline_ms),
                 validate_only=validate_only,
             )
             answer = self._on_controller(CreateTopicsResponse, request, deadline_ms)
@@ -144,20 +143,19 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
     def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete topics with their records. Raises BrokerError when one was refused."""
         topics, deadline_ms = arguments.names(names, "delete_topics"), self._deadline(timeout_s)
-        wait_ms = self.config.request_timeout_ms
         deleted: set[str] = set()
 
         def build(version: int) -> Message:
             left = [name for name in topics if name not in deleted]
+            wait_ms = self._broker_wait_ms(deadline_ms)
             if version >= 6:  # KIP-516
                 states = [DeleteTopicState(name=name) for name in left]
                 return DeleteTopicsRequest(topics=states, timeout_ms=wait_ms)
             return DeleteTopicsRequest(topic_names=left, timeout_ms=wait_ms)
 
         def attempt() -> None:
-            answer = self._ask(
-                DeleteTopicsResponse, ANY, Versioned(DeleteTopicsRequest, build), deadline_ms
-            )
+            request = Versioned(DeleteTopicsRequest, build)
+            answer = self._on_controller(DeleteTopicsResponse, request, deadline_ms)
             deleted.update(t.name or "" for t in answer.responses if not t.error_code)
             raise_failed(
                 "deleting topic",
@@ -189,7 +187,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                     for name, count in counts.items()
                     if name not in grown
                 ],
-                timeout_ms=self.config.request_timeout_ms,
+                timeout_ms=self._broker_wait_ms(deadline_ms),
             )
             answer = self._on_controller(CreatePartitionsResponse, request, deadline_ms)
             grown.update(t.name for t in answer.results if not t.error_code)
@@ -228,30 +226,6 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             topics = self._checked(topic_names, deadline_ms)
             return {name: _description(name, topics[name]) for name in topic_names}
         return {name: pages[name] for name in topic_names}
-
-    def _topics(
-        self, names: Iterable[str] | None, deadline_ms: int
-    ) -> dict[str, MetadataResponseTopic]:
-        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-
-        def build(version: int) -> Message:
-            topics = [] if requested is None and version == 0 else requested
-            # Before v4 the broker alone decides whether asking creates a topic.
-            return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
-
-        answer = self._until(
-            deadline_ms,
-            lambda: self._ask(
-                MetadataResponse, ANY, Versioned(MetadataRequest, build), deadline_ms
-            ),
-        )
-        return {t.name: t for t in answer.topics if t.name is not None}
-
-    def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
-        """The topics' metadata; raises BrokerError when one does not exist."""
-        topics = self._topics(names, deadline_ms)
-        raise_failed("topic", {name: (t.error_code, None) for name, t in topics.items()})
-        return topics
 
     # -- configurations
 
@@ -363,7 +337,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                         DeleteRecordsPartition(partition_index=tp.partition, offset=firsts[tp])
                     )
                 requests[node_id] = DeleteRecordsRequest(
-                    topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
+                    topics=list(topics.values()), timeout_ms=self._broker_wait_ms(deadline_ms)
                 )
             failed: dict[str, tuple[int, str | None]] = {}
             for _, answer in self._answers(DeleteRecordsResponse, requests, deadline_ms):
@@ -375,6 +349,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                         failed[str(tp)] = (p.error_code, None)
             raise_failed("deleting records of", failed)
 
+        self._check_partitions(firsts, deadline_ms)
         self._until(deadline_ms, attempt)
         return low
 
@@ -404,7 +379,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         def attempt() -> None:
             left = [tp for tp in times if tp not in offsets]
             requests: dict[int, Message | Versioned] = {
-                node_id: _list_offsets(tps, times, isolation, self.config.request_timeout_ms)
+                node_id: _list_offsets(tps, times, isolation, self._broker_wait_ms(deadline_ms))
                 for node_id, tps in self._leaders(left, deadline_ms, partial=partial).items()
             }
             failed: dict[str, tuple[int, str | None]] = {}
@@ -419,7 +394,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
         try:
             if not partial:
-                self._checked({tp.topic for tp in times}, deadline_ms)
+                self._check_partitions(times, deadline_ms)
             self._until(deadline_ms, attempt)
         except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
             if not partial:

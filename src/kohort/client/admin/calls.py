@@ -4,7 +4,8 @@ Rules:
 - Requests run on the network thread; the caller waits for futures.
 - Errors that Kafka calls retriable are tried again with a back-off until the call's time is over;
   then the last error is raised. Mutations are retried only when the broker has refused them, or
-  when they never left this client, never when an answer is lost: they might be carried out twice.
+  when they never left this client, never when an answer is lost or says that the broker's wait was
+  too short: they might be carried out twice.
 
 Shell: threads (waiting), randomness (jitter).
 """
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
 from kohort.client.cluster.credentials import Credentials
@@ -43,10 +44,14 @@ from kohort.errors import (
 )
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
 
 if TYPE_CHECKING:
     from kohort.client.common.typed_settings import AdminSettings
 
+_ANSWER_MS: Final = 1_000
+_TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -161,12 +166,21 @@ class AdminCalls(Observed):
             wait_ms = round(arguments.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
         return self._now_ms() + wait_ms
 
+    def _wait_ms(self, deadline_ms: int) -> int:
+        """How long one request may take."""
+        return max(1, min(self.config.request_timeout_ms, deadline_ms - self._now_ms()))
+
+    def _broker_wait_ms(self, deadline_ms: int) -> int:
+        """How long the broker may take, so that its answer comes before this client gives up."""
+        wait_ms = self._wait_ms(deadline_ms)
+        return max(1, wait_ms - min(_ANSWER_MS, wait_ms // 10))
+
     def _start(
         self, target: int, message: Message | Versioned, deadline_ms: int
     ) -> Future[Message]:
         self._check()
         future: Future[Message] = Future()
-        wait_ms = max(1, min(self.config.request_timeout_ms, deadline_ms - self._now_ms()))
+        wait_ms = self._wait_ms(deadline_ms)
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, KohortError):
@@ -244,6 +258,46 @@ class AdminCalls(Observed):
             with self._needed_lock:
                 self._needed_topics -= Counter(topics)
 
+    # -- what there is
+
+    def _topics(
+        self, names: Iterable[str] | None, deadline_ms: int
+    ) -> dict[str, MetadataResponseTopic]:
+        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+
+        def build(version: int) -> Message:
+            topics = [] if requested is None and version == 0 else requested
+            # Before v4 the broker alone decides whether asking creates a topic.
+            return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
+
+        answer = self._until(
+            deadline_ms,
+            lambda: self._ask(
+                MetadataResponse, ANY, Versioned(MetadataRequest, build), deadline_ms
+            ),
+        )
+        return {t.name: t for t in answer.topics if t.name is not None}
+
+    def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
+        """The topics' metadata; raises BrokerError when one does not exist."""
+        topics = self._topics(names, deadline_ms)
+        raise_failed("topic", {name: (t.error_code, None) for name, t in topics.items()})
+        return topics
+
+    def _check_partitions(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> None:
+        """Raises BrokerError when a topic does not exist, UsageError when a partition does not.
+
+        Such an error is retriable in Kafka's table, but waiting does not correct a name.
+        """
+        tps = list(partitions)
+        if not tps:
+            return
+        topics = self._checked({tp.topic for tp in tps}, deadline_ms)
+        known = {(name, p.partition_index) for name, t in topics.items() for p in t.partitions}
+        for tp in tps:
+            if tp not in known:
+                raise UsageError(f"topic {tp.topic!r} has no partition {tp.partition}")
+
     # -- again
 
     def _until(self, deadline_ms: int, attempt: Callable[[], T], *, mutates: bool = False) -> T:
@@ -264,6 +318,8 @@ class AdminCalls(Observed):
                     error, lost = raised.error, False
                 if isinstance(error, BrokerError) and error.code == ErrorCode.NOT_CONTROLLER:
                     self._thread.call(self._cluster.refresh_soon)
+                if mutates and isinstance(error, BrokerError) and error.code == _TIMED_OUT:
+                    raise _unfinished(error) from error.__cause__
                 if not error.retriable or (mutates and lost):
                     raise error from error.__cause__
                 wait_ms = backoff.failed()
@@ -337,6 +393,24 @@ class AdminCalls(Observed):
         return by_node
 
 
+def _unfinished(error: BrokerError) -> BrokerError:
+    """The broker waited no longer for a change that is under way."""
+    advice = "the broker may still carry it out: look before you repeat it"
+    return type(error)(error.code, f"{error.detail}; {advice}")
+
+
+def as_they_end(started: Mapping[int, Future[T]]) -> Iterator[tuple[int, Future[T]]]:
+    """Each request when its answer or error is there, whichever is first."""
+    waiting = dict(started)
+    while waiting:
+        one = Future[None]()
+        for future in waiting.values():
+            future.add_done_callback(lambda _, one=one: one.set_result(None))
+        one.wait()
+        for node_id in [n for n, future in waiting.items() if future.done]:
+            yield node_id, waiting.pop(node_id)
+
+
 def each_of(
     what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
 ) -> dict[str, T]:
@@ -379,11 +453,14 @@ def raise_failed(
     failed: Mapping[str, tuple[int, str | None]],
     kind: type[BrokerError] = BrokerError,
 ) -> None:
-    """Raise one error for the objects whose code is not 0; it names them all."""
+    """Raise one error for the objects whose code is not 0; it names them all.
+
+    One that the broker has not ended comes first: `_until` must not ask for it again.
+    """
     bad = {name: error for name, error in failed.items() if error[0]}
     if not bad:
         return
-    name, (code, text) = next(iter(bad.items()))
+    name, (code, text) = min(bad.items(), key=lambda item: item[1][0] != _TIMED_OUT)
     message = f"{what} {name!r}{': ' + text if text else ''}"
     del bad[name]
     message += _others({n: ErrorCode.name_of(c) for n, (c, _) in bad.items()}, len(failed))

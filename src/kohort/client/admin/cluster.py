@@ -240,6 +240,7 @@ class AdminCluster(AdminCalls):
                             ]
             raise_failed("describing the producers of", failed)
 
+        self._check_partitions(requested, deadline_ms)
         self._until(deadline_ms, attempt)
         return producers
 
@@ -380,6 +381,7 @@ class AdminCluster(AdminCalls):
             [result] = [p for m in answer.markers for t in m.topics for p in t.partitions]
             raise_failed("aborting the transaction in", {str(tp): (result.error_code, None)})
 
+        self._check_partitions([tp], deadline_ms)
         self._until(deadline_ms, attempt)
 
     # -- quotas
@@ -471,17 +473,14 @@ class AdminCluster(AdminCalls):
         """
         arguments.choice(kind, ("preferred", "unclean"), "elect_leaders(): kind")
         deadline_ms = self._deadline(timeout_s)
-        topics: dict[str, elected.TopicPartitions] = {}
         chosen = None if partitions is None else arguments.partitions(partitions, "elect_leaders")
-        for tp in chosen or ():
-            name, partition = tp
-            topic = topics.setdefault(name, elected.TopicPartitions(topic=name))
-            topic.partitions.append(partition)
-        partition_lists = None if partitions is None else list(topics.values())
+        changed: dict[TopicPartition, bool] = {}
+        """Whether the leader of a partition changed; asked for again, it would not."""
 
         def build(version: int) -> Message:
+            left = None if chosen is None else [tp for tp in chosen if tp not in changed]
             request = elected.ElectLeadersRequest(
-                topic_partitions=partition_lists, timeout_ms=self.config.request_timeout_ms
+                topic_partitions=_elections(left), timeout_ms=self._broker_wait_ms(deadline_ms)
             )
             if version >= _CODES_FROM:
                 request.election_type = _UNCLEAN if kind == "unclean" else _PREFERRED
@@ -499,17 +498,16 @@ class AdminCluster(AdminCalls):
                 for topic in answer.replica_election_results
                 for part in topic.partition_result
             }
-            needless = ErrorCode.ELECTION_NOT_NEEDED
-            raise_failed(
-                "electing a leader of",
-                {
-                    str(tp): (p.error_code, p.error_message)
-                    for tp, p in results.items()
-                    if p.error_code != needless
-                },
-            )
-            return [tp for tp, part in results.items() if not part.error_code]
+            failed: dict[str, tuple[int, str | None]] = {}
+            for tp, part in results.items():
+                if part.error_code in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+                    changed[tp] = not part.error_code or changed.get(tp, False)
+                else:
+                    failed[str(tp)] = (part.error_code, part.error_message)
+            raise_failed("electing a leader of", failed)
+            return [tp for tp, is_new in changed.items() if is_new]
 
+        self._check_partitions(chosen or (), deadline_ms)
         return self._until(deadline_ms, attempt, mutates=True)
 
     # -- inside
@@ -553,6 +551,18 @@ class AdminCluster(AdminCalls):
             cursor = Cursor(topic_name=after.topic_name, partition_index=after.partition_index)
         raise_failed("topic", failed)
         return topics
+
+
+def _elections(
+    partitions: Iterable[TopicPartition] | None,
+) -> list[elected.TopicPartitions] | None:
+    if partitions is None:
+        return None
+    topics: dict[str, elected.TopicPartitions] = {}
+    for name, number in partitions:
+        topic = topics.setdefault(name, elected.TopicPartitions(topic=name))
+        topic.partitions.append(number)
+    return list(topics.values())
 
 
 def _described(

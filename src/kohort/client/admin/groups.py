@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kohort.client.admin.calls import AdminCalls, each_of, raise_failed
 from kohort.client.admin.group_descriptions import DEAD, classic_group, consumer_group, dead_group
@@ -43,7 +43,11 @@ from kohort.wire.messages.offset_fetch_request import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
+from kohort.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
 
 _TAGS_FROM = 5  # DescribeGroups: tagged fields (KIP-482)
 _GROUPS_FROM = 8  # OffsetFetch: several groups a request (KIP-709)
@@ -189,7 +193,19 @@ class AdminGroups(AdminCalls):
         *,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of a group; partitions without one are left out."""
+        """The committed offsets of a group; partitions without one are left out.
+
+        Args:
+            group_id: of the group.
+            partitions: which; None: all with a committed offset that this user may read.
+            timeout_s: the longest wait; `default.api.timeout.ms` by default.
+
+        Returns:
+            Offsets by partition.
+
+        Raises:
+            GroupError: a partition's offset may not be read (TOPIC_AUTHORIZATION_FAILED), ...
+        """
         arguments.name(group_id, "list_group_offsets(): the group")
         by_topic = None
         if partitions is not None:
@@ -217,6 +233,17 @@ class AdminGroups(AdminCalls):
         def check(answer: OffsetFetchResponse) -> None:
             code = answer.groups[0].error_code if answer.groups else answer.error_code
             _check(code, f"fetching the offsets of group {group_id!r}")
+            if by_topic is not None:
+                raise_failed(
+                    f"fetching the offsets of group {group_id!r}:",
+                    {
+                        f"{topic.name}-{p.partition_index}": (p.error_code, None)
+                        for topic in _fetched(answer)
+                        for p in topic.partitions
+                        if p.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    },
+                    GroupError,
+                )
 
         answer = self._on_coordinator(
             OffsetFetchResponse,
@@ -225,12 +252,11 @@ class AdminGroups(AdminCalls):
             self._deadline(timeout_s),
             check,
         )
-        topics = answer.groups[0].topics if answer.groups else answer.topics
         return {
             TopicPartition(topic.name, p.partition_index): OffsetAndMetadata(
                 p.committed_offset, p.metadata or "", p.committed_leader_epoch
             )
-            for topic in topics
+            for topic in _fetched(answer)
             for p in topic.partitions
             if not p.error_code and p.committed_offset >= 0
         }
@@ -373,6 +399,13 @@ class AdminGroups(AdminCalls):
 def _check(code: int, what: str) -> None:
     if code:
         raise GroupError(code, what)
+
+
+def _fetched(
+    answer: OffsetFetchResponse,
+) -> Sequence[OffsetFetchResponseTopic | OffsetFetchResponseTopics]:
+    """The topics of the one group."""
+    return answer.groups[0].topics if answer.groups else answer.topics
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

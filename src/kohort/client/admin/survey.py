@@ -2,6 +2,9 @@
 
 Rules:
 - Each broker lists the groups that it coordinates, so no coordinator is looked up.
+- All brokers are asked for their lists at once, and looked at in the order of their answers: one
+  that hangs costs the others no time.
+- Share groups and streams groups are listed, and not looked at.
 - A broker that does not answer costs its own groups alone; they are named in `unreachable`. A group
   that its broker refuses to describe is listed with the error.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kohort.client.admin.calls import AdminCalls
+from kohort.client.admin.calls import AdminCalls, as_they_end
 from kohort.client.admin.group_descriptions import DEAD, classic_group, consumer_group
 from kohort.client.admin.types import (
     GroupDescription,
@@ -64,17 +67,21 @@ class AdminSurvey(AdminCalls):
         nodes = self._refresh(deadline_ms).nodes
         unreachable: dict[int, str] = {}
         groups: dict[str, SurveyedGroup] = {}
-        for node_id, node in sorted(nodes.items()):
+        started = {n: self._start(n, ListGroupsRequest(), deadline_ms) for n in nodes}
+        for node_id, future in as_they_end(started):
             try:
-                surveyed = self._survey_node(node, deadline_ms)
+                answer = future.result()
+                assert isinstance(answer, ListGroupsResponse)
+                surveyed = self._survey_node(nodes[node_id], answer, deadline_ms)
             except KohortError as error:
                 unreachable[node_id] = str(error)
             else:
                 groups |= {one.listing.group_id: one for one in surveyed}
-        return GroupsSurvey(dict(sorted(groups.items())), unreachable)
+        return GroupsSurvey(dict(sorted(groups.items())), dict(sorted(unreachable.items())))
 
-    def _survey_node(self, node: Node, deadline_ms: int) -> list[SurveyedGroup]:
-        answer = self._ask(ListGroupsResponse, node.node_id, ListGroupsRequest(), deadline_ms)
+    def _survey_node(
+        self, node: Node, answer: ListGroupsResponse, deadline_ms: int
+    ) -> list[SurveyedGroup]:
         if answer.error_code:
             raise KohortError(
                 f"broker {node.node_id} lists no groups: {ErrorCode.name_of(answer.error_code)}"
@@ -83,7 +90,12 @@ class AdminSurvey(AdminCalls):
             GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
             for g in answer.groups
         ]
-        groups: list[SurveyedGroup] = []
+        groups = [
+            SurveyedGroup(one, None, {}, f"a {one.group_type.lower()} group: not looked at")
+            for one in listed
+            if not one.describable
+        ]
+        listed = [one for one in listed if one.describable]
         for start in range(0, len(listed), GROUPS_AT_ONCE):
             groups += self._survey_page(node, listed[start : start + GROUPS_AT_ONCE], deadline_ms)
         return groups

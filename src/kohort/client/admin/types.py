@@ -93,6 +93,11 @@ class GroupListing:
     state: str
     group_type: str
 
+    @property
+    def describable(self) -> bool:
+        """Whether `Admin` describes groups of this type: not share groups nor streams groups."""
+        return self.group_type.lower() in ("", "classic", "consumer")
+
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
@@ -140,8 +145,8 @@ class GroupDescription:
 class SurveyedGroup:
     """A group as `Admin.survey_groups` finds it.
 
-    `description` is None where its coordinator refuses to describe it; `error` says why, or why
-    there are no `offsets`.
+    `description` is None where its coordinator refuses to describe it, and of a share group or a
+    streams group; `error` says why, or why there are no `offsets`.
     """
 
     listing: GroupListing

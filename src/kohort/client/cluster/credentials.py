@@ -6,7 +6,7 @@ Rules:
 - One object for each client. It reads TLS files when it is created, so that a wrong one fails
   early.
 - Tokens are fetched on a thread of their own, one fetch at a time for all connections, and used for
-  80 % of their life.
+  80 % of their life. While no new one can be got, the old one is used until it ends.
 
 Shell: threads, randomness (nonces), the clock.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.common.security_config import SecurityConfig
 from kohort.errors import AuthenticationError, ConnectionFailedError, KohortError
+from kohort.lean import replace
 from kohort.net import Loop
 from kohort.sasl import OAUTHBEARER, PLAIN
 from kohort.sasl.mechanism import ClientExchange
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 Ready = Callable[[ClientExchange | KohortError], object]
 _USED_PERCENT: Final = 80
 _NONCE_BYTES: Final = 24
+_FETCH_AGAIN_MS: Final = 10_000
+_LOGIN_MS: Final = 1_000
+"""A token that ends sooner may end on the way, and a broker that refuses it ends the client."""
 
 
 class Credentials:
@@ -129,7 +133,7 @@ class Credentials:
             return _token_of(provider())
         from kohort.client.cluster.oidc import fetch_token
 
-        return fetch_token(
+        token = fetch_token(
             config.sasl_oauthbearer_token_endpoint_url or "",
             config.sasl_oauthbearer_client_id or "",
             config.sasl_oauthbearer_client_secret or "",
@@ -138,18 +142,38 @@ class Credentials:
             config.sasl_login_connect_timeout_ms,
             now_ms,
         )
+        pairs = (each.partition("=") for each in config.sasl_oauthbearer_extensions)
+        return replace(token, extensions={name: value for name, _, value in pairs})
 
     def _got(self, loop: Loop, outcome: Token | KohortError) -> None:
         from kohort.sasl.oauthbearer import OAuthBearerClient
 
         waiting, self._waiting = self._waiting, []
-        if not isinstance(outcome, KohortError):
-            now_ms = loop.wall_ms()
+        now_ms = loop.wall_ms()
+        if isinstance(outcome, KohortError):
+            outcome = self._held(outcome, now_ms)
+        else:
             end_ms = now_ms if outcome.expires_ms is None else outcome.expires_ms
             self._token = outcome
             self._use_until_ms = now_ms + (end_ms - now_ms) * _USED_PERCENT // 100
         for ready in waiting:
             ready(outcome if isinstance(outcome, KohortError) else OAuthBearerClient(outcome))
+
+    def _held(self, error: KohortError, now_ms: int) -> Token | KohortError:
+        """The old token while it lasts; the error of its renewal when there is none."""
+        token = self._token
+        if token is None or token.expires_ms is None or token.expires_ms - now_ms <= _LOGIN_MS:
+            return error
+        left_ms = token.expires_ms - now_ms
+        self._use_until_ms = now_ms + min(_FETCH_AGAIN_MS, left_ms * _USED_PERCENT // 100)
+        import logging  # here, because making a client must not pay for it
+
+        logging.getLogger("kohort.client").warning(
+            "no new token can be got; the old one is used for at most %d s more: %s",
+            left_ms // 1_000,
+            error,
+        )
+        return token
 
 
 def _token_of(value: Any) -> Token:

@@ -11,28 +11,24 @@ Shell: HTTP.
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from base64 import b64encode
 from http.client import HTTPException
 from typing import Any, Final, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import Request
 
 from kohort.client.common.security_config import require_safe_url
 from kohort.errors import AuthenticationError, ConnectionFailedError
+from kohort.http_opener import body_of, http_opener
 from kohort.sasl import OAUTHBEARER
 from kohort.sasl.oauthbearer import Token
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
+_DIGITS: Final = re.compile(r"[0-9]{1,12}")
+_LASTS_S_MAX: Final = 10**12
 _SETTING: Final = "sasl_oauthbearer_token_endpoint_url"
 
 
@@ -61,11 +57,11 @@ def fetch_token(
         },
     )
     try:
-        with _opener(ca_file).open(request, timeout=timeout_ms / 1_000) as answer:
-            body = answer.read(_MAX_ANSWER_BYTES)
+        with http_opener(_believed(ca_file)).open(request, timeout=timeout_ms / 1_000) as answer:
+            body = body_of(answer, _MAX_ANSWER_BYTES)
     except HTTPError as error:
         error.close()
-        if error.code >= 500 or error.code == 429:
+        if error.code >= 500 or error.code in (408, 429):
             raise ConnectionFailedError(f"{url} answers {error.code}; it may be down") from None
         raise _refused(client_id, f"{url} answers {error.code}") from None
     except (URLError, OSError, HTTPException) as error:
@@ -74,36 +70,33 @@ def fetch_token(
     return _token_of(body, client_id, url, now_ms)
 
 
-def _opener(ca_file: str | None) -> OpenerDirector:
-    """HTTP and HTTPS, and nothing else."""
+def _believed(ca_file: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)
-    opener = OpenerDirector()
-    for handler in (
-        ProxyHandler(),
-        HTTPHandler(),
-        HTTPSHandler(context=context),
-        HTTPErrorProcessor(),
-        HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener
+    return context
 
 
 def _token_of(body: bytes, client_id: str, url: str, now_ms: int) -> Token:
     try:
         answer: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     document = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
     value, lasts_s = document.get("access_token"), document.get("expires_in")
     if not isinstance(value, str) or not value:
         raise _refused(client_id, f"{url} answers without an access_token")
-    ends_ms = None
-    if isinstance(lasts_s, int | float) and not isinstance(lasts_s, bool):
-        ends_ms = now_ms + int(lasts_s * 1_000)
-    return Token(value, ends_ms, client_id)
+    lasts_ms = _milliseconds(lasts_s)
+    return Token(value, None if lasts_ms is None else now_ms + lasts_ms, client_id)
+
+
+def _milliseconds(seconds: object) -> int | None:
+    """A number of seconds, which Azure AD v1 writes as text; None for what is none."""
+    if isinstance(seconds, str) and _DIGITS.fullmatch(seconds):
+        seconds = int(seconds)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return int(seconds * 1_000) if 0 <= seconds <= _LASTS_S_MAX else None
 
 
 def _refused(client_id: str, reason: str) -> AuthenticationError:

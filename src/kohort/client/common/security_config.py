@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kohort.errors import ConfigError
@@ -55,7 +55,9 @@ _STORE_TYPES: Final = ("ssl_truststore_type", "ssl_keystore_type")
 _JAAS: Final = re.compile(
     r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\s+(.*?);\s*", re.S
 )
-_JAAS_OPTION: Final = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s"]+))""", re.S)
+_JAAS_OPTION: Final = re.compile(
+    r"""\s*([\w.]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"',]+))""", re.S
+)
 _JAAS_KEYS: Final = {
     "username": "sasl_username",
     "password": "sasl_password",
@@ -63,6 +65,9 @@ _JAAS_KEYS: Final = {
     "clientSecret": "sasl_oauthbearer_client_secret",
     "scope": "sasl_oauthbearer_scope",
 }
+_JAAS_EXTENSION: Final = "extension_"
+_EXTENSIONS: Final = "sasl_oauthbearer_extensions"
+_EXTENSION: Final = re.compile(r"(?!auth=)[A-Za-z]+=[\x20-\x7E\t\r\n]+")
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,6 +106,8 @@ class SecurityConfig:
     """Its secret."""
     sasl_oauthbearer_scope: str | None = None
     """What is asked for there, if anything."""
+    sasl_oauthbearer_extensions: tuple[str, ...] = ()
+    """What is sent to the broker with tokens from there: `NAME=VALUE` (KIP-342)."""
     sasl_login_connect_timeout_ms: int = 10_000
     """A token endpoint that has not answered by then has failed."""
 
@@ -151,6 +158,11 @@ class SecurityConfig:
                 "sasl_oauthbearer_client_secret"
             )
         require_safe_url("sasl_oauthbearer_token_endpoint_url", url)
+        if not all(map(_EXTENSION.fullmatch, self.sasl_oauthbearer_extensions)):
+            raise ConfigError(
+                f"{_EXTENSIONS} are NAME=VALUE each, with a name of letters that is not auth, and "
+                "with commas between them"
+            )
 
 
 def require_safe_url(setting: str, url: str) -> None:
@@ -180,7 +192,7 @@ def in_our_words(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
             translated[key] = value
         elif (stem := name.removesuffix("_file")) != name and stem in known and is_secret(stem):
             translated[stem] = _held(key, str(value))
-        elif name == "sasl_jaas_config":
+        elif secured and name == "sasl_jaas_config":
             for option, text in jaas_options(str(value)).items():
                 translated.setdefault(option, text)
         elif name in _STORE_TYPES:
@@ -209,17 +221,41 @@ def _require_pem(name: str, kind: str) -> None:
         )
 
 
-def jaas_options(text: str) -> dict[str, str]:
-    """User and password of a `sasl.jaas.config`, under our names. Raises ConfigError."""
+def jaas_options(text: str) -> dict[str, str | tuple[str, ...]]:
+    """The options of a `sasl.jaas.config`, under our names. Raises ConfigError."""
     match = _JAAS.fullmatch(text)
     if match is None:
-        raise ConfigError(
-            'sasl.jaas.config is not `MODULE required username="..." password="...";`'
-        )
-    options: dict[str, str] = {}
-    for option in _JAAS_OPTION.finditer(match[2]):
-        name, quoted, bare = option.groups()
+        raise _no_jaas()
+    options: dict[str, str | tuple[str, ...]] = {}
+    extensions: list[str] = []
+    for name, value in _jaas_pairs(match[2]):
         if name in _JAAS_KEYS:
-            value = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
             options[_JAAS_KEYS[name]] = value
+        elif name.startswith(_JAAS_EXTENSION):
+            extensions.append(f"{name.removeprefix(_JAAS_EXTENSION)}={value}")
+        else:
+            raise ConfigError(
+                f"sasl.jaas.config has an option {name!r}, which is not known; take it out. Those "
+                f"there are: {', '.join(_JAAS_KEYS)}, {_JAAS_EXTENSION}NAME"
+            )
+    if extensions:
+        options[_EXTENSIONS] = tuple(extensions)
     return options
+
+
+def _jaas_pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values, with nothing else between them. Raises ConfigError."""
+    at, end = 0, len(text.rstrip())
+    while at < end:
+        option = _JAAS_OPTION.match(text, at)
+        if option is None:
+            raise _no_jaas()
+        name, double, single, bare = option.groups()
+        quoted = single if double is None else double
+        yield name, bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        at = option.end()
+
+
+def _no_jaas() -> ConfigError:
+    """Without its text, which holds a password."""
+    return ConfigError('sasl.jaas.config is not `MODULE required username="..." password="...";`')

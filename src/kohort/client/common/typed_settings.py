@@ -33,6 +33,7 @@ class SharedSettings(TypedDict, total=False):
     sasl_oauthbearer_client_id: str | None
     sasl_oauthbearer_client_secret: str | None
     sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_extensions: str | tuple[str, ...]
     sasl_login_connect_timeout_ms: str | int
     client_id: str
     client_rack: str

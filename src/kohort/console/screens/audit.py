@@ -1,7 +1,8 @@
-"""Who changed what by the console: a line for each action, in memory and in a file.
+"""Who changed what by the console: two lines for each action, in memory and in a file.
 
-Rules: where the file cannot be written, no action begins; one that was done by then is said to be
-done, and its line stays in memory.
+Rules: an action has a line when it begins, and one with its outcome, also where that is not known.
+Where the file cannot be written, no action begins; one that was done by then is said to be done,
+and its line stays in memory.
 
 Shell: the clock, files, threads.
 """
@@ -13,12 +14,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kohort.errors import KohortError
+from kohort.errors import ConnectionFailedError, KafkaTimeoutError, KohortError
 
 log = logging.getLogger("kohort.console")
 KEPT: Final = 1_000
@@ -34,6 +36,14 @@ class Entry:
     action: str
     target: str
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outcome: str = "done"
+
+
+@dataclass
+class Doing:
+    """An action that is being done: what its second line will say."""
+
+    target: str
     outcome: str = "done"
 
 
@@ -62,6 +72,31 @@ class Audit:
         """Before an action. Raises AuditError where the file cannot be opened."""
         if (why := self._append("")) is not None:
             raise AuditError(f"nothing was done: {why}")
+
+    @contextmanager
+    def doing(
+        self, who: str, action: str, target: str, details: Mapping[str, Any] | None = None
+    ) -> Generator[Doing]:
+        """Note that the action of this block begins, and then how it has ended.
+
+        Raises:
+            AuditError: the file cannot be written; the message says whether the action was done.
+            KohortError: it has failed, or it is not known whether it was done.
+        """
+        self.begin(who, action, target, details)
+        it = Doing(target)
+        try:
+            yield it
+        except (ConnectionFailedError, KafkaTimeoutError) as error:
+            self.add(who, action, it.target, f"not known: {error}", details)
+            raise KohortError(
+                f"{action} {it.target}: it is not known whether it was done: {error}. Look before "
+                "you do it again"
+            ) from error
+        except KohortError as error:
+            self.add(who, action, it.target, f"failed: {error}", details)
+            raise
+        self.add(who, action, it.target, it.outcome, details)
 
     def add(
         self,

@@ -30,7 +30,7 @@ from kohort.console.views.dead_letters import (
 from kohort.errors import UsageError
 from kohort.observe.retry_owners import RetryOwner, retry_owners
 from kohort.retry.redrive import GROUP_PREFIX, Choice, Redrive
-from kohort.sampling.log_offsets import offsets
+from kohort.sampling.log_offsets import spans
 from kohort.sampling.retry_records import RetryCopy, latest_copies, record_at
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ CHOSEN: Final = ("reason", "error_class", "fingerprint", "offsets", "target", "e
 def owners_of(desk: Desk) -> list[RetryOwner]:
     """Whose retry topics the cluster has."""
     snapshot = desk.overview().snapshot
-    return retry_owners(list(snapshot.topics), list(snapshot.groups))
+    return retry_owners(list(snapshot.topics), [*snapshot.groups, *snapshot.not_described])
 
 
 def sizes_of(desk: Desk, owners: list[RetryOwner]) -> dict[str, int]:
@@ -52,14 +52,10 @@ def sizes_of(desk: Desk, owners: list[RetryOwner]) -> dict[str, int]:
     topics = desk.overview().snapshot.topics
     names = [name for o in owners for name in (o.dead_letter, *o.retry_topics)]
     described = [topics[name] for name in names if name and name in topics]
-    firsts, ends = (
-        offsets(desk.admin, described, "earliest"),
-        offsets(desk.admin, described, "latest"),
-    )
+    logs = spans(desk.admin, described)
     sizes: dict[str, int] = {}
-    for tp, end in ends.items():
-        if tp in firsts:
-            sizes[tp.topic] = sizes.get(tp.topic, 0) + end - firsts[tp]
+    for tp, end in logs.ends.items():
+        sizes[tp.topic] = sizes.get(tp.topic, 0) + end - logs.firsts[tp]
     return sizes
 
 
@@ -81,9 +77,11 @@ def topic(desk: Desk, asked: Asked) -> Screen:
     """One dead-letter topic: its kinds and records."""
     owner = _owner(desk, asked.needed("name"))
     name = owner.dead_letter or ""
-    count = len(desk.overview().snapshot.topics[name].partitions)
-    copies = latest_copies(desk.settings, name, count, READ_AT_MOST)
-    view = dead_letter_topic(owner, copies, _redrives(desk, name), asked.query, now_ms())
+    described = desk.overview().snapshot.topics[name]
+    copies = latest_copies(desk.admin, desk.settings, described, READ_AT_MOST)
+    view = dead_letter_topic(
+        owner, copies, _redrives(desk, name), asked.query, desk.masks, now_ms()
+    )
     command = desk.command("dlq", "list", "--topic", owner.topic, "--group", owner.group)
     return Screen("dlq_topic.html", name, "dlq", view, command)
 
@@ -96,7 +94,7 @@ def record(desk: Desk, asked: Asked) -> Screen:
     owner = _owner(desk, asked.needed("name"))
     tp = TopicPartition(owner.dead_letter or "", whole_of(asked, "partition"))
     offset = whole_of(asked, "offset")
-    found = record_at(desk.settings, tp, offset)
+    found = record_at(desk.admin, desk.settings, tp, offset)
     if found is None or found.offset != offset:
         raise NotThereError(f"{tp} has no record at offset {offset:,} (any more)")
     try:
@@ -200,7 +198,8 @@ def _original(desk: Desk, owner: RetryOwner, chosen: Mapping[str, str]) -> str:
     one = _single(chosen["offsets"])
     if one is None:
         return ""
-    original = record_at(desk.settings, TopicPartition(owner.dead_letter or "", one[0]), one[1])
+    tp = TopicPartition(owner.dead_letter or "", one[0])
+    original = record_at(desk.admin, desk.settings, tp, one[1])
     return desk.masks.editable(original.value if original else None)
 
 
@@ -308,6 +307,8 @@ def _ranges(text: str) -> dict[int, list[tuple[int, int]]]:
         if match is None:
             raise UsageError(f"{part!r}: write P:OFFSET or P:FROM-TO")
         first, last = int(match[2]), int(match[3] or match[2])
+        if last < first:
+            raise UsageError(f"{part!r}: from {first} to {last} is no range; the first is smaller")
         ranges.setdefault(int(match[1]), []).append((first, last + 1))
     return ranges
 
@@ -320,5 +321,6 @@ def _left(report: Report) -> dict[str, int]:
         "sent by this redrive before, and failed again": report.again,
         "left out by the edit": report.left_by_edit,
         "too large to copy, and gone at their origin": report.value_gone,
+        "too large for the topic that they would go to (its max.message.bytes)": report.too_large,
         "batches that cannot be read": report.unreadable,
     }

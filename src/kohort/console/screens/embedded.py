@@ -89,14 +89,15 @@ def add_fault(desk: Desk, asked: Asked) -> Redirect:
     if not isinstance(body, dict):
         raise UsageError("the form has no fault; begin at /broker")
     described = cast("dict[str, Any]", body)
+    port, who = _port(desk), asked.form["who"]
     if described.get("then") == DISK:
         fields = {key: value for key, value in described.items() if key != "then"}
-        _port(desk).ask("POST", "/disk", fields)
-        target = "fault of the disk"
-    else:
-        _rule(described)
-        target = f"fault {_port(desk).ask('POST', '/faults', described)['id']}"
-    desk.audit.add(asked.form["who"], "add fault", target, details=described)
+        with desk.audit.doing(who, "add fault", "fault of the disk", described):
+            port.ask("POST", "/disk", fields)
+        return Redirect("/broker")
+    _rule(described)
+    with desk.audit.doing(who, "add fault", "fault", described) as it:
+        it.target = f"fault {port.ask('POST', '/faults', described)['id']}"
     return Redirect("/broker")
 
 
@@ -108,9 +109,10 @@ def remove_fault(desk: Desk, asked: Asked) -> Redirect:
         raise UsageError("confirm on /broker that every fault is removed")
     if number != "all" and not (number.isdecimal() and len(number) < 10):
         raise UsageError(f"{number!r} is not the number of a fault")
-    _port(desk).ask("DELETE", "/faults" if number == "all" else f"/faults/{number}")
     target = "all faults" if number == "all" else f"fault {number}"
-    desk.audit.add(asked.form["who"], "remove fault", target)
+    port = _port(desk)
+    with desk.audit.doing(asked.form["who"], "remove fault", target):
+        port.ask("DELETE", "/faults" if number == "all" else f"/faults/{number}")
     return Redirect("/broker")
 
 
@@ -133,8 +135,8 @@ def change_node(desk: Desk, asked: Asked) -> Redirect:
             raise UsageError(
                 f"node {node} is the last one that runs: the console would see nothing any more"
             )
-    port.ask("POST", f"/nodes/{node}/{action}")
-    desk.audit.add(asked.form["who"], f"node {action}", f"node {node}")
+    with desk.audit.doing(asked.form["who"], f"node {action}", f"node {node}"):
+        port.ask("POST", f"/nodes/{node}/{action}")
     return Redirect("/broker")
 
 

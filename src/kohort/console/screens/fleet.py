@@ -6,7 +6,7 @@ Shell: threads (a lock).
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,3 +53,11 @@ class Fleet:
         if self._control is None:
             self._control = RemoteControl(self.prefix, self._settings)
         return self._control
+
+
+def told(answers: Iterable[Answer]) -> str:
+    """What processes have answered to a command, as text."""
+    return "; ".join(
+        f"{one.process}: {'no answer' if one.result is None else one.result.text}"
+        for one in answers
+    )

@@ -19,10 +19,12 @@ from kohort.client.common.types import TopicPartition
 from kohort.console.screens.desk import Asked, Desk, Redirect, Screen
 from kohort.console.views.figures import DASH, count
 from kohort.errors import UsageError
-from kohort.observe.resets import Place, parse_place, targets
+from kohort.observe.resets import Place, again_and_skipped, parse_place, targets
+from kohort.sampling.log_offsets import Spans, spans, topics_there
+from kohort.sampling.log_offsets import offsets as offsets_of
 
 if TYPE_CHECKING:
-    from kohort.client.common.types import OffsetAndMetadata
+    from kohort.client.admin.types import TopicDescription
 
 EVERY_TOPIC: Final = ""
 
@@ -68,6 +70,7 @@ class OffsetsView:
     undo: str
     undos: Sequence[UndoRow]
     note: str
+    silent: Sequence[str]
 
 
 def offsets(desk: Desk, asked: Asked) -> Screen:
@@ -79,16 +82,21 @@ def offsets(desk: Desk, asked: Asked) -> Screen:
     held = desk.admin.list_group_offsets(name)
     listed = sorted({tp.topic for tp in held})
     chosen = [tp for tp in sorted(held) if topic in (EVERY_TOPIC, tp.topic)]
-    firsts, ends = _spans(desk, chosen)
+    described = list(topics_there(desk.admin, {tp.topic for tp in chosen}).values())
+    logs = spans(desk.admin, described)
+    silent = set(logs.silent)
     if undo:
-        new = {tp: at for tp, at in desk.undos.get(name, undo).items() if tp in ends}
+        kept = desk.undos.get(name, undo)
+        new = {tp: at for tp, at in kept.items() if tp in held and tp in logs.ends}
+    elif to:
+        current = {tp: held[tp].offset for tp in chosen}
+        place = parse_place(to, _now_ms())
+        new, untimed = _targets(desk, place, described, current, logs)
+        silent |= untimed
     else:
-        new = _targets(desk, parse_place(to, _now_ms()), chosen, held, firsts, ends) if to else {}
+        new = {}
     members = len(desk.admin.describe_groups([name])[name].members)
-    rows = [
-        _row(tp, firsts.get(tp), ends.get(tp), held[tp].offset, new.get(tp, held[tp].offset))
-        for tp in chosen
-    ]
+    rows = [_row(tp, logs, held[tp].offset, new.get(tp, held[tp].offset)) for tp in chosen]
     changed = {tp: at for tp, at in new.items() if held[tp].offset != at}
     view = OffsetsView(
         name,
@@ -108,6 +116,7 @@ def offsets(desk: Desk, asked: Asked) -> Screen:
             for key, at, o in desk.undos.of(name)
         ],
         "the members would commit over it; stop them first" if members else "",
+        [str(tp) for tp in chosen if tp in silent],
     )
     words = ["group", "reset", name, "--to", to or "latest"]
     words += ["--topic", topic] if topic else []
@@ -128,42 +137,37 @@ def set_offsets(desk: Desk, asked: Asked) -> Redirect:
     moved = [tp for tp in sorted(was) if before.get(tp) != was[tp]]
     if moved:
         raise UsageError(f"the group has moved since the preview ({moved[0]}); look again")
-    desk.admin.alter_group_offsets(name, offsets)
-    key = desk.undos.add(name, before)
     changes = {"before": json.loads(_as_text(before)), "after": json.loads(_as_text(offsets))}
-    desk.audit.add(asked.form["who"], "set offsets", name, details={**changes, "undo": key})
+    with desk.audit.doing(asked.form["who"], "set offsets", name, changes):
+        key = desk.undos.add(name, before)  # first: where the answer is lost, they may be set
+        desk.admin.alter_group_offsets(name, offsets)
     desk.sampler.sample_soon()
     return Redirect(f"/group/offsets?{urlencode({'name': name, 'set': key})}")
-
-
-def _spans(
-    desk: Desk, chosen: Sequence[TopicPartition]
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    ask = desk.admin.list_offsets
-    firsts = ask(dict.fromkeys(chosen, "earliest"), partial=True) if chosen else {}
-    ends = ask(dict.fromkeys(chosen, "latest"), partial=True) if chosen else {}
-    return {t: a.offset for t, a in firsts.items()}, {t: a.offset for t, a in ends.items()}
 
 
 def _targets(
     desk: Desk,
     place: Place,
-    chosen: Sequence[TopicPartition],
-    held: Mapping[TopicPartition, OffsetAndMetadata],
-    firsts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
+    described: Sequence[TopicDescription],
+    current: Mapping[TopicPartition, int],
+    logs: Spans,
+) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+    """Where partitions would be, and those of which no leader tells what a time means there."""
     times: dict[TopicPartition, int] = {}
-    if place.time_ms is not None and chosen:
-        hits = desk.admin.list_offsets(dict.fromkeys(chosen, place.time_ms))
-        times = {tp: hit.offset for tp, hit in hits.items() if hit.offset >= 0}
-    current = {tp: held[tp].offset for tp in chosen}
-    return targets(place, current, firsts, ends, times)
+    untimed = set[TopicPartition]()
+    if place.time_ms is not None:
+        hits = offsets_of(desk.admin, described, place.time_ms)
+        times = {tp: at for tp, at in hits.items() if at >= 0}
+        untimed = current.keys() & logs.ends.keys() - hits.keys()
+    answered = {tp: at for tp, at in current.items() if tp not in untimed}
+    return targets(place, answered, logs.firsts, logs.ends, times), untimed
 
 
-def _row(
-    tp: TopicPartition, first: int | None, end: int | None, current: int, new: int
-) -> OffsetRow:
+def _row(tp: TopicPartition, logs: Spans, current: int, new: int) -> OffsetRow:
+    first, end = logs.firsts.get(tp), logs.ends.get(tp)
+    again, skipped = 0, 0
+    if first is not None and end is not None:
+        again, skipped = again_and_skipped(current, new, first, end)
     return OffsetRow(
         tp.topic,
         tp.partition,
@@ -171,8 +175,8 @@ def _row(
         count(end),
         count(current),
         DASH if new == current else count(new),
-        max(0, current - new),
-        max(0, new - current),
+        again,
+        skipped,
     )
 
 

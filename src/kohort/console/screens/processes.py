@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen
+from kohort.console.screens.fleet import told
 from kohort.console.views.processes import process_view, processes_view
 from kohort.errors import UsageError
 from kohort.remote.messages import Action
@@ -45,12 +46,8 @@ def command(desk: Desk, asked: Asked) -> Redirect:
     action = COMMANDS[word]
     if action is Action.DRAIN and asked.form.get("confirm") != group:
         raise UsageError(f"type {group!r} to confirm: its process ends when it has drained")
-    answers = desk.fleet.send(group, action, name)
-    outcome = "; ".join(
-        f"{one.process}: {'no answer' if one.result is None else one.result.text}"
-        for one in answers
-    )
-    desk.audit.add(asked.form["who"], word, name or group, outcome)
+    with desk.audit.doing(asked.form["who"], word, name or group) as it:
+        it.outcome = told(desk.fleet.send(group, action, name))
     if action is Action.DRAIN or not name:
         return Redirect(f"/processes?{urlencode({'group': group})}")
     return Redirect(f"/process?{urlencode({'name': name})}")

@@ -48,21 +48,23 @@ class JourneyView:
     headers: Sequence[HeaderRow]
     readers: Sequence[tuple[str, str]]
     steps: Sequence[Step]
+    silent: Sequence[str]
 
 
 def record(desk: Desk, asked: Asked) -> Screen:
     """One record by its first place."""
     if not asked.query.get("topic"):
-        empty = JourneyView("", 0, 0, False, "", "", None, None, (), (), ())
+        empty = JourneyView("", 0, 0, False, "", "", None, None, (), (), (), ())
         return Screen("record.html", "Find a record", "record", empty)
     topic = asked.needed("topic")
     tp, offset = TopicPartition(topic, whole_of(asked, "partition")), whole_of(asked, "offset")
     described = desk.overview().snapshot.topics.get(topic)
     if described is None or tp.partition >= len(described.partitions):
         raise NotThereError(f"there is no partition {tp}; /topics lists those there are")
-    one = record_at(desk.settings, tp, offset)
+    one = record_at(desk.admin, desk.settings, tp, offset)
     exact = one is not None and one.offset == offset
     note = "" if exact else _note(one)
+    steps, silent = _steps(desk, f"{topic}/{tp.partition}/{offset}", topic)
     view = JourneyView(
         topic,
         tp.partition,
@@ -74,7 +76,8 @@ def record(desk: Desk, asked: Asked) -> Screen:
         desk.masks.value(one.value) if one and exact else None,
         [HeaderRow(n, desk.masks.header(n, v), False) for n, v in (one.headers if one else ())],
         _readers(desk, tp, offset),
-        _steps(desk, f"{topic}/{tp.partition}/{offset}", topic),
+        steps,
+        silent,
     )
     command = desk.command(
         "consume", topic, "--partition", str(tp.partition), "--offset", str(offset), "--max", "1"
@@ -98,24 +101,26 @@ def _readers(desk: Desk, tp: TopicPartition, offset: int) -> list[tuple[str, str
     return readers
 
 
-def _steps(desk: Desk, origin: str, topic: str) -> list[Step]:
-    """Every copy of the record among the youngest of its retry topics and dead-letter topics."""
+def _steps(desk: Desk, origin: str, topic: str) -> tuple[list[Step], list[str]]:
+    """Every copy of the record among the youngest of its retry topics and dead-letter topics, and
+    the partitions of these that no leader answers for."""
     snapshot = desk.overview().snapshot
     steps: list[tuple[int, Step]] = []
+    silent: list[str] = []
     for owner in owners_of(desk):
         if owner.topic != topic:
             continue
         for name in (*owner.retry_topics, owner.dead_letter):
             if name is None or name not in snapshot.topics:
                 continue
-            count = len(snapshot.topics[name].partitions)
-            copies = latest_copies(desk.settings, name, count, LOOKED_AT)
+            copies = latest_copies(desk.admin, desk.settings, snapshot.topics[name], LOOKED_AT)
+            silent += [str(tp) for tp in copies.silent]
             steps += [
                 (one.retry.last_failed_at_ms, _step(one, owner.group, name == owner.dead_letter))
                 for one in copies.copies
                 if one.retry.origin.retry_id == origin
             ]
-    return [step for _, step in sorted(steps, key=lambda item: item[0])]
+    return [step for _, step in sorted(steps, key=lambda item: item[0])], silent
 
 
 def _step(one: RetryCopy, group: str, dead: bool) -> Step:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from kohort.client.common.types import TopicPartition
 from kohort.console.screens.dead_letters import owners_of, sizes_of
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.fleet import told
 from kohort.console.views.retries import (
     LISTED,
     retries_view,
@@ -40,13 +41,9 @@ def retries(desk: Desk, asked: Asked) -> Screen:
     """What waits in the retry topics of one (topic, group)."""
     topic, group = asked.needed("topic"), asked.needed("group")
     owner, snapshot = _owner(desk, topic, group), desk.overview().snapshot
-    counts = {
-        name: len(snapshot.topics[name].partitions)
-        for name in owner.retry_topics
-        if name in snapshot.topics
-    }
-    total, waiting = waiting_copies(desk.settings, owner.group, counts, LISTED * 5)
-    view = retries_view(owner, total, waiting, now_ms())
+    described = [snapshot.topics[name] for name in owner.retry_topics if name in snapshot.topics]
+    waiting = waiting_copies(desk.admin, desk.settings, owner.group, described, LISTED * 5)
+    view = retries_view(owner, waiting, now_ms())
     command = desk.command("retry", "list", "--topic", topic, "--group", group)
     return Screen("retry_list.html", f"{topic} in {group}", "retries", view, command)
 
@@ -80,15 +77,13 @@ def act(desk: Desk, asked: Asked) -> Redirect:
         raise UsageError("confirm it on the page that shows the record")
     copy, who = waiting.copy.record, asked.form["who"]
     at = f"{copy.topic}/{copy.partition}/{copy.offset}"
-    answers = desk.fleet.send(owner.group, OF_RECORD[word], at=at, by=who)
-    done = [one for one in answers if one.result is not None and one.result.ok]
-    outcome = "; ".join(
-        f"{one.process}: {'no answer' if one.result is None else one.result.text}"
-        for one in done or answers
-    )
-    desk.audit.add(who, word, at, outcome, {"origin": waiting.copy.retry.origin.retry_id})
+    details = {"origin": waiting.copy.retry.origin.retry_id}
+    with desk.audit.doing(who, word, at, details) as it:
+        answers = desk.fleet.send(owner.group, OF_RECORD[word], at=at, by=who)
+        done = [one for one in answers if one.result is not None and one.result.ok]
+        it.outcome = told(done or answers)
     if not done:
-        raise UsageError(f"no process has done it: {outcome}")
+        raise UsageError(f"no process has done it: {it.outcome}")
     return Redirect(f"/retries/group?{urlencode({'topic': owner.topic, 'group': owner.group})}")
 
 
@@ -101,7 +96,7 @@ def _waiting(desk: Desk, asked: Asked) -> tuple[RetryOwner, WaitingCopy]:
     if not known or len(number) > 9 or len(offset) > 18:
         raise NotThereError(f"at={asked.needed('at')!r} is no RETRY-TOPIC/PARTITION/OFFSET here")
     tp = TopicPartition(retry_topic, int(number))
-    found = record_at(desk.settings, tp, int(offset))
+    found = record_at(desk.admin, desk.settings, tp, int(offset))
     if found is None or found.offset != int(offset):
         raise NotThereError(f"{tp} has no record at offset {offset} (any more)")
     try:

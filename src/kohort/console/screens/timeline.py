@@ -8,7 +8,7 @@ from kohort.console.screens.desk import Asked, Desk, Screen, now_ms
 from kohort.console.views.figures import whole
 from kohort.console.views.timeline import timeline_view
 from kohort.errors import KohortError
-from kohort.group.explain.timeline import Rebalance, merged
+from kohort.group.explain.timeline import Rebalance, merged, needs_log
 
 LAST = 30
 MOST = 500
@@ -27,11 +27,10 @@ def timeline(desk: Desk, asked: Asked) -> Screen:
 def _rebalances(desk: Desk, name: str, last: int) -> list[Rebalance]:
     exact = desk.admin.group_timeline(name, last=last)
     read: list[Rebalance] = []
-    lacking = any(one.moved is None and one.settled_ms is not None for one in exact or ())
-    if exact is None or lacking:  # Apache Kafka's coordinator remembers none
+    if needs_log(exact, last):
         try:
             read = read_rebalances(desk.admin, name, known_to(ConsumerConfig, desk.settings))
         except KohortError:
-            if exact is None:
+            if not exact:
                 raise
     return merged(exact or (), read)[-last:]

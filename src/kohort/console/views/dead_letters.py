@@ -132,6 +132,7 @@ class DeadLetterTopic:
     paging: Paging
     redrives: Sequence[RedriveRow]
     chosen: Mapping[str, str]
+    silent: Sequence[str]
 
 
 FILTERS: Final = ("reason", "error_class", "fingerprint", "text")
@@ -142,6 +143,7 @@ def dead_letter_topic(
     copies: Copies,
     redrives: Sequence[RedriveRow],
     query: Mapping[str, str],
+    masks: Masks,
     now_ms: int,
 ) -> DeadLetterTopic:
     """A dead-letter topic's kinds and records for a query.
@@ -151,10 +153,11 @@ def dead_letter_topic(
         copies: its youngest copies.
         redrives: those that have begun.
         query: `reason`, `error_class`, `fingerprint`, `text`, `page`.
+        masks: what `text` is not looked for in.
         now_ms: milliseconds since 1970.
     """
     chosen = {name: query.get(name, "") for name in FILTERS}
-    some = [one for one in copies.copies if _chosen(one, chosen)]
+    some = [one for one in copies.copies if _chosen(one, chosen, masks)]
     some.sort(key=lambda one: -one.retry.last_failed_at_ms)
     place = paging(len(some), whole(query.get("page", ""), 1), ROWS)
     return DeadLetterTopic(
@@ -169,11 +172,12 @@ def dead_letter_topic(
         place,
         redrives,
         chosen,
+        [str(tp) for tp in copies.silent],
     )
 
 
-def _chosen(one: RetryCopy, chosen: Mapping[str, str]) -> bool:
-    retry = one.retry
+def _chosen(one: RetryCopy, chosen: Mapping[str, str], masks: Masks) -> bool:
+    retry, record = one.retry, one.record
     for name, value in (
         ("reason", retry.reason),
         ("error_class", retry.error_class),
@@ -183,8 +187,7 @@ def _chosen(one: RetryCopy, chosen: Mapping[str, str]) -> bool:
             return False
     text = chosen["text"].lower()
     words = f"{retry.reason} {retry.error_class} {retry.error_message}".lower()
-    raw = (one.record.key or b"") + b" " + (one.record.value or b"")
-    return not text or text in words or text.encode() in raw.lower()
+    return not text or text in words or masks.finds(text, record.key, record.value)
 
 
 def _kinds(copies: Sequence[RetryCopy], now_ms: int) -> list[KindRow]:

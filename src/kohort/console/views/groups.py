@@ -37,7 +37,6 @@ SORTS: Final[Mapping[str, Callable[[GroupLine], Any]]] = {
     "members": lambda line: -(line.members or 0),
     "trend": lambda line: -(line.trend.per_s or 0.0),
 }
-ALARMS: Final = (Health.STUCK, Health.BEHIND, Health.NOT_SEEN)
 
 
 @dataclass(frozen=True, slots=True)

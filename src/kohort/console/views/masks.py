@@ -64,6 +64,13 @@ class Masks:
         """A record's header."""
         return self._hidden(raw) if self.hides(name) else content(raw)
 
+    def finds(self, text: str, key: bytes | None, value: bytes | None) -> bool:
+        """Whether a record's key or value has a text, in any case; never by what a rule hides."""
+        if not self.rules:
+            return text.lower().encode() in ((key or b"") + b" " + (value or b"")).lower()
+        shown = f"{self.key(key).text} {self.value(value).text}"
+        return text.lower() in shown.lower()
+
     @property
     def _fields(self) -> list[str]:
         return [rule for rule in self.rules if rule not in ("key", "value")]
@@ -80,13 +87,13 @@ class Masks:
             return self._hidden(raw)
         try:
             document = json.loads(raw)
+            if not isinstance(document, dict | list):
+                return self._hidden(raw)
+            masked = self._masked(document)
+            text = json.dumps(masked, indent=2, ensure_ascii=False)
+            return Content("json", text, len(raw), masked=masked != document)
         except (ValueError, RecursionError):
             return self._hidden(raw)
-        if not isinstance(document, dict | list):
-            return self._hidden(raw)
-        masked = self._masked(document)
-        text = json.dumps(masked, indent=2, ensure_ascii=False)
-        return Content("json", text, len(raw), masked=masked != document)
 
     def _masked(self, document: Any) -> Any:
         if isinstance(document, dict):

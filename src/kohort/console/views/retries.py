@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kohort.console.views.masks import Content, Masks
     from kohort.observe.overview import Overview
     from kohort.observe.retry_owners import RetryOwner
-    from kohort.sampling.retry_records import WaitingCopy
+    from kohort.sampling.retry_records import Waiting, WaitingCopy
 
 LISTED: Final = 200
 BUCKETS: Final = 30
@@ -119,31 +119,31 @@ class RetriesView:
     bars: Sequence[DueBar]
     spark: str
     rows: Sequence[WaitingRow]
+    silent: Sequence[str]
 
 
-def retries_view(
-    owner: RetryOwner, total: int, waiting: Sequence[WaitingCopy], now_ms: int
-) -> RetriesView:
+def retries_view(owner: RetryOwner, waiting: Waiting, now_ms: int) -> RetriesView:
     """The time line of what waits.
 
     Args:
         owner: whose retry topics these are.
-        total: how many records wait.
-        waiting: those that are due first.
+        waiting: how many records wait, and those that are due first.
         now_ms: milliseconds since 1970.
     """
-    due = sum(one.due_ms <= now_ms for one in waiting)
-    later = [one.due_ms for one in waiting if one.due_ms > now_ms]
+    first = waiting.first
+    due = sum(one.due_ms <= now_ms for one in first)
+    later = [one.due_ms for one in first if one.due_ms > now_ms]
     return RetriesView(
         owner.topic,
         owner.group,
-        total,
-        len(waiting),
+        waiting.total,
+        len(first),
         due,
         f"in {duration(min(later) - now_ms)}" if later else "–",
-        _bars([one.due_ms for one in waiting], now_ms),
-        spark([float(bar.count) for bar in _bars([one.due_ms for one in waiting], now_ms)]),
-        [_row(one, now_ms) for one in waiting[:LISTED]],
+        _bars([one.due_ms for one in first], now_ms),
+        spark([float(bar.count) for bar in _bars([one.due_ms for one in first], now_ms)]),
+        [_row(one, now_ms) for one in first[:LISTED]],
+        [str(tp) for tp in waiting.silent],
     )
 
 

@@ -1,4 +1,7 @@
-"""Screens as HTML, and as JSON: one view, two forms. Jinja2 escapes everything."""
+"""Screens as HTML, and as JSON: one view, two forms. Jinja2 escapes everything.
+
+Rules: JSON of others may hold half a surrogate pair, which UTF-8 has not: it is shown as an escape.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,8 @@ def with_commas(number: int | float) -> str:
 def link(path: str, query: dict[str, Any] | None = None, **changes: Any) -> str:
     """A path with a query; empty values are left out."""
     parameters = {**(query or {}), **changes}
-    text = urlencode({k: v for k, v in parameters.items() if v not in ("", None)})
+    values = {k: v for k, v in parameters.items() if v not in ("", None)}
+    text = urlencode(values, errors="backslashreplace")
     return f"{path}?{text}" if text else path
 
 
@@ -66,13 +70,11 @@ def as_html(screen: Screen, page: dict[str, Any], *, fragment: bool) -> str:
         fragment: True for a live update.
     """
     layout = "fragment.html" if fragment else "page.html"
-    return (
-        environment()
-        .get_template(screen.template)
-        .render(
-            layout=layout, screen=screen, view=screen.view, areas=AREAS, version=__version__, **page
-        )
+    template = environment().get_template(screen.template)
+    text = template.render(
+        layout=layout, screen=screen, view=screen.view, areas=AREAS, version=__version__, **page
     )
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def as_json(screen: Screen, page: dict[str, Any]) -> str:

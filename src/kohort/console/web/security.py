@@ -78,12 +78,15 @@ class Guard:
         """Whether a request's Host names this console; any name beyond loopback."""
         if self._token:
             return True
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # no host at all, such as "["
+            return False
         return is_loopback(name) or name == self._host
 
     def token_is_right(self, token: str) -> bool:
         """Whether a token is right."""
-        return hmac.compare_digest(token.encode(), self._token.encode())
+        return _same(token, self._token)
 
     def new_session(self) -> str:
         """A cookie for a browser that has logged in."""
@@ -93,7 +96,7 @@ class Guard:
     def session_is_ours(self, cookie: str | None) -> bool:
         """Whether a cookie was made by this process."""
         name, dot, signature = (cookie or "").partition(".")
-        return bool(dot) and hmac.compare_digest(signature, self._sign("session", name))
+        return bool(dot) and _same(signature, self._sign("session", name))
 
     def form_token(self, cookie: str) -> str:
         """What a form of this session carries."""
@@ -105,9 +108,9 @@ class Guard:
         """Whether a POST comes from a page of this session."""
         if cookie is None or not self.session_is_ours(cookie):
             return False
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return False
-        return hmac.compare_digest(form.get("form_token", ""), self.form_token(cookie))
+        return _same(form.get("form_token", ""), self.form_token(cookie))
 
     def who(self, cookie: str | None, address: str) -> str:
         """A name for the audit: the address, and which session it is."""
@@ -115,3 +118,8 @@ class Guard:
 
     def _sign(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def _same(text: str, secret: str) -> bool:
+    """Compared as bytes: `compare_digest` refuses texts beyond ASCII."""
+    return hmac.compare_digest(text.encode(), secret.encode())

@@ -103,7 +103,8 @@ class ProtocolReader:
             if version >= 2:
                 generation, at = _INT32.unpack_from(data, at)[0], at + 4
             if version >= 3 and _INT16.unpack_from(data, at)[0] >= 0:
-                rack, at = self._name(data, at)
+                name, at = self._name(data, at)
+                rack = name or None  # librdkafka writes an empty one by default
         except (struct_error, UnicodeDecodeError, DecodeError) as error:
             raise DecodeError(f"subscription of member {member_id!r}: {error}") from None
         return MemberView(member_id, topics, instance_id, owned, generation, rack, user_data)

@@ -6,7 +6,8 @@ Rules:
 - The first `partitions mod members` members get one more.
 - KIP-881: where members say their rack and some replicas are in it, and not every partition is in
   every rack, partitions go first to members in one of their racks, within the same counts. Topics
-  with equal subscribers and counts move together, or what was joined would come apart.
+  with equal subscribers and counts move together, or what was joined would come apart: all of them,
+  as in Java, once any topic of the group needs racks.
 """
 
 from __future__ import annotations
@@ -25,34 +26,10 @@ class RangeAssignor(Assignor):
 
     def assign(self, group: GroupView) -> Plan:
         """Divide each topic among its subscribers."""
-        topics = group.subscribers()
-        by_racks = [
-            _Topic(topic, group.topics[topic], members)
-            for topic, members in topics.items()
-            if _racks_matter(group.topics[topic], members)
-        ]
-        plan = _stretches(group, topics.keys() - {topic.name for topic in by_racks})
-        if by_racks:
-            self._assign_by_racks(by_racks, group, plan)
-        return Plan(plan)
-
-    def _assign_by_racks(
-        self,
-        topics: list[_Topic],
-        group: GroupView,
-        plan: dict[str, dict[str, Sequence[int]]],
-    ) -> None:
-        together: dict[tuple[tuple[str, ...], int], list[_Topic]] = defaultdict(list)
-        for topic in topics:
-            together[tuple(topic.racks), len(topic.free)].append(topic)
-        # Topics that need no racks of their own still move with those that they are joined with.
-        for topic, members in group.subscribers().items():
-            key = tuple(member.member_id for member in members), group.topics[topic].partitions
-            if key in together and all(topic != other.name for other in together[key]):
-                for member in members:
-                    plan[member.member_id].pop(topic, None)
-                together[key].append(_Topic(topic, group.topics[topic], members))
-        for same in together.values():
+        by_racks = _by_racks(group)
+        apart = {topic.name for same in by_racks for topic in same}
+        plan = _stretches(group, group.topics.keys() - apart)
+        for same in by_racks:
             if len(same) > 1:
                 _match_together(same)
             else:
@@ -62,6 +39,28 @@ class RangeAssignor(Assignor):
                 for member_id, numbers in topic.assigned.items():
                     if numbers:
                         plan[member_id][topic.name] = sorted(numbers)
+        return Plan(plan)
+
+
+def _by_racks(group: GroupView) -> list[list[_Topic]]:
+    """What is divided by racks: topics that move together, and single ones that need racks."""
+    subscribers = group.subscribers()
+    needing = {
+        topic
+        for topic, members in subscribers.items()
+        if _racks_matter(group.topics[topic], members)
+    }
+    if not needing:
+        return []
+    together: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for topic, members in subscribers.items():  # topics with the same members share one list
+        if any(member.rack is not None for member in members):
+            together[id(members), group.topics[topic].partitions].append(topic)
+    return [
+        [_Topic(topic, group.topics[topic], subscribers[topic]) for topic in same]
+        for same in together.values()
+        if len(same) > 1 or same[0] in needing
+    ]
 
 
 def _stretches(group: GroupView, topics: AbstractSet[str]) -> dict[str, dict[str, Sequence[int]]]:

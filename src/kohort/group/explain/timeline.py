@@ -347,6 +347,17 @@ def _consumer_scene(view: ConsumerView) -> _Scene:
     return _Scene(members, {m: by_name(view.topics, t) for m, t in view.targets.items()})
 
 
+def needs_log(exact: Sequence[Rebalance] | None, last: int) -> bool:
+    """Whether the log may tell what the coordinator does not.
+
+    Args:
+        exact: what the coordinator remembers; None for one that never remembers any.
+        last: how many rebalances are asked for.
+    """
+    lacking = any(one.moved is None and one.settled_ms is not None for one in exact or ())
+    return lacking or len(exact or ()) < last
+
+
 def merged(exact: Iterable[Rebalance], inferred: Iterable[Rebalance]) -> list[Rebalance]:
     """What the coordinator remembers, and before that what a log still says; the oldest first.
 

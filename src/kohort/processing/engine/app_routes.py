@@ -16,9 +16,9 @@ from typing import Final
 
 from kohort.errors import ConfigError
 from kohort.processing.engine.partition_state import Route
-from kohort.retry.policy import retry_topics_among
+from kohort.retry.policy import INTERMEDIATE_TOPIC, retry_topics_among
 
-_KEPT: Final = re.compile(r"__.*|kohort\..*\.intermediate")
+_KEPT: Final = re.compile(rf"__.*|{INTERMEDIATE_TOPIC.pattern}")
 
 
 class AppRoutes:

@@ -29,12 +29,20 @@ class CircuitState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CircuitConfig:
-    """How much failing is too much.
+    """When an `App` stops reading a source partition whose records keep failing.
+
+    Each failure takes a token, and each success restores a part of one. Without a token left, the
+    circuit opens: reading stops, and one record is tried after `pause_ms`.
 
     Args:
-        tokens: how many failures in a row open the circuit; 0 switches it off.
-        credit: the part of a token that a success gives back: 0.05 tolerates 5 % for ever.
-        pause_ms: how long it stays open the first time; doubles up to a minute.
+        tokens: how many failures in a row open the circuit; 0 switches it off. Default 100.
+        credit: the part of a token that a success restores, in (0, 1]. With the default, 0.05, a
+            rate of failures below 5 % never opens it.
+        pause_ms: milliseconds until one record is tried. Default 5,000; it doubles with each
+            failure, up to a minute.
+
+    Raises:
+        ConfigError: a value is out of its range.
     """
 
     tokens: int = 100

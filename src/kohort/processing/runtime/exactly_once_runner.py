@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from queue import Empty
 from typing import Final
 
 from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -111,7 +109,7 @@ class ExactRunner(Runner):
             self._asked_ms = steady_ms
             self.transactor.submit(batch, self._in_flight_member)
 
-    def _handle_event(self, event: object, now_ms: int) -> None:
+    def _handle_other_event(self, event: object, now_ms: int) -> None:
         if isinstance(event, Judged):
             self.exact.judged(event.items, event.owed, event.elsewhere, now_ms)
         elif isinstance(event, Verdict):
@@ -120,7 +118,7 @@ class ExactRunner(Runner):
             self._nobody_commits = True
             raise event.error
         else:
-            super()._handle_event(event, now_ms)
+            super()._handle_other_event(event, now_ms)
 
     def _ended(self, verdict: Verdict, now_ms: int) -> None:
         self._in_flight = self._asked_ms = None
@@ -222,9 +220,7 @@ class ExactRunner(Runner):
                 if self._in_flight is None:  # what is left waits for its next try
                     next_ms = self._next_try_in_ms()
                     wait_ms = min(next_ms, left_ms) if next_ms > 0 else left_ms
-            with suppress(Empty):
-                self._inbox_first(wait_ms)
-            self._handle_events(self._time())
+            self._handle_next_events(wait_ms)
         if not self._hurried and (self._in_flight is not None or self.exact.owes(mine)):
             log.warning("the last transaction of revoked partitions had no end in time")
 

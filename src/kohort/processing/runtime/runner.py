@@ -62,7 +62,7 @@ LAST_WAIT_S = 0.5
 
 
 @dataclass(frozen=True)
-class Opened:
+class RetryEndsMoved:
     """From the poller of retry topics: they may be read up to here."""
 
     ends: Mapping[tuple[str, int], int]
@@ -102,7 +102,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Hurried:
+class DrainSkipped:
     """The end does not wait for records in flight."""
 
 
@@ -212,7 +212,7 @@ class Runner(RebalanceListener):
     # -- from other threads ------------------------------------------------------------------
 
     def post(self, event: object) -> None:
-        """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
+        """Send an event to the owner, such as `Finished` or `Published`. Any thread."""
         self._inbox.put(event)
         waits = isinstance(event, Finished) and self.feeds[event.pool].can_wait(
             event, self._inbox.qsize()
@@ -222,7 +222,7 @@ class Runner(RebalanceListener):
 
     def opened(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The poller of retry topics reports new ends."""
-        self.post(Opened(ends))
+        self.post(RetryEndsMoved(ends))
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the run soon, or without waiting for what is in flight. Any thread, and from a signal
@@ -230,7 +230,7 @@ class Runner(RebalanceListener):
         self._stopping = True
         if at_once:
             self._hurried = True
-            self._inbox.put(Hurried())
+            self._inbox.put(DrainSkipped())
         self.consumer.nudge()
 
     def resume(self, key: tuple[str, int]) -> None:
@@ -376,14 +376,24 @@ class Runner(RebalanceListener):
     def _handle_events(self, now_ms: int) -> None:
         """Handle all events from other threads."""
         while events := self._events():
-            if self._is_broken:
-                events = [
-                    x for x in events if not (isinstance(x, Finished) and x.error is not None)
-                ]
-            self._give_more(events, now_ms)
-            for event in events:
-                self._take_note(event, now_ms)
+            self._handle_some(events, now_ms)
         self._report_failures()
+
+    def _handle_next_events(self, wait_ms: int) -> None:
+        """Handle all events from other threads; wait for one where there is none."""
+        if (clock := driven()) is not None:
+            clock.run_until(lambda: not self._inbox.empty(), wait_ms / 1_000)
+        else:
+            with suppress(Empty):
+                self._handle_some([self._inbox.get(timeout=wait_ms / 1_000)], self._time())
+        self._handle_events(self._time())
+
+    def _handle_some(self, events: Sequence[object], now_ms: int) -> None:
+        if self._is_broken:
+            events = [x for x in events if not (isinstance(x, Finished) and x.error is not None)]
+        self._refill_workers(events, now_ms)
+        for event in events:
+            self._dispatch(event, now_ms)
 
     def _report_failures(self) -> None:
         """Log new failures that are due, and call the registered callbacks for each."""
@@ -405,7 +415,7 @@ class Runner(RebalanceListener):
                 events.append(self._inbox.get_nowait())
         return events
 
-    def _give_more(self, events: Sequence[object], now_ms: int) -> None:
+    def _refill_workers(self, events: Sequence[object], now_ms: int) -> None:
         """Workers first: their results are accounted for while they work on."""
         for event in events:
             if isinstance(event, Finished):
@@ -417,14 +427,14 @@ class Runner(RebalanceListener):
                 self._progress_ms = self.steady_ms()
         self._feed(now_ms)
 
-    def _take_note(self, event: object, now_ms: int) -> None:
+    def _dispatch(self, event: object, now_ms: int) -> None:
         if isinstance(event, Finished):
             self.engine.finished(event.items, event.outcomes, now_ms)
         elif isinstance(event, Published):
             if event.error is not None:
                 log.warning("publishing for %r failed: %s", event.publication.item, event.error)
             self.engine.published(event.publication, now_ms, event.error, unfit=event.unfit)
-        elif isinstance(event, Opened):
+        elif isinstance(event, RetryEndsMoved):
             self._limit(event.ends)
         elif isinstance(event, Scanned):
             self.engine.scanned(event, now_ms)
@@ -441,10 +451,10 @@ class Runner(RebalanceListener):
             self.engine.retry_now(event.ends, now_ms)
         elif isinstance(event, TakeEarly):
             event.answer(self.engine.take_early(event.record, now_ms, event.failure))
-        elif not isinstance(event, Hurried | Paused):  # those only wake the runner
-            self._handle_event(event, now_ms)
+        elif not isinstance(event, DrainSkipped | Paused):  # those only wake the runner
+            self._handle_other_event(event, now_ms)
 
-    def _handle_event(self, event: object, now_ms: int) -> None:
+    def _handle_other_event(self, event: object, now_ms: int) -> None:
         """Events that only some runners know."""
         raise TypeError(f"{type(self).__name__} got {event!r} at {now_ms}")
 
@@ -635,9 +645,8 @@ class Runner(RebalanceListener):
             now_ms = self._time()
             again_ms = self.engine.publish_again(now_ms)
             self._publish()
-            with suppress(Empty):
-                self._inbox_first(left_ms if again_ms is None else min(left_ms, again_ms - now_ms))
-            self._handle_events(self._time())
+            wait_ms = left_ms if again_ms is None else min(left_ms, again_ms - now_ms)
+            self._handle_next_events(wait_ms)
         left = self.engine.in_flight_of(keys)
         uncommitted = self._commit_last(keys)
         self._remove(keys)
@@ -662,14 +671,6 @@ class Runner(RebalanceListener):
                 log.warning("the last commit of revoked partitions failed: %s", error)
                 return len(commits)
         return 0
-
-    def _inbox_first(self, left_ms: int) -> None:
-        """Wait for events."""
-        if (clock := driven()) is not None:
-            clock.run_until(lambda: not self._inbox.empty(), left_ms / 1_000)
-            return
-        event = self._inbox.get(timeout=left_ms / 1_000)
-        self._inbox.put(event)
 
     def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         keys = list(partitions)

@@ -34,7 +34,7 @@ from kohort.processing.runtime.transactor import Judged, Transactor
 from kohort.retry import ledger as books
 from kohort.retry.classify import Disposition, Failure, describe
 from kohort.retry.fenced import CONSTRAINT_REASON
-from kohort.retry.ledger import Entries, LedgerRow, Place
+from kohort.retry.ledger import Entries, Place
 from kohort.retry.ledger import Verdict as Word
 from kohort.retry.progress import NOWHERE, Advance, Advanced, ProgressMove, ProgressRow
 from kohort.retry.sql_statements import statements
@@ -277,11 +277,10 @@ class StoreTransactor(Transactor):
         inert = [p.item for p in batch.publications if p.inert]
         change.inert = {_here(item): attempt_of(item).origin.retry_id for item in inert}
         for publication in batch.publications:
-            for entries in _entries(publication, now):
-                if entries.claim is not None:
-                    change.claims.append(entries.claim)
-                if entries.row is not None:
-                    change.rows.append(entries.row)
+            entries = _entries(publication, now)
+            if entries.claim is not None:
+                change.claims.append(entries.claim)
+            change.rows += entries.rows
             change.claims += self._failed_unread(publication, now)
         return change
 
@@ -355,20 +354,18 @@ def done_at(next_offset: int, snapshot: str, offset: int) -> bool:
     return any(start <= offset < end for start, end in done)
 
 
-def _entries(publication: Publication, now_ms: int) -> list[Entries]:
+def _entries(publication: Publication, now_ms: int) -> Entries:
     """What the end of an attempt means for the ledger."""
     attempt = publication.item.attempt
     if publication.inert or attempt is None:
-        return []  # a first try that succeeds leaves no trace
+        return Entries()  # a first try that succeeds leaves no trace
     copy, failure, place = publication.copy, publication.failure, publication.place
     if copy is None:
-        return [books.succeeded(attempt, now_ms)]
+        return books.succeeded(attempt, now_ms)
     assert place is not None, "a copy is acknowledged before it is written down"
     if failure is None:
-        return [books.held(attempt, copy, place, now_ms)]
-    also: LedgerRow | None = books.also_ended(attempt, publication.step, now_ms)
-    entries = [books.failed(attempt, failure, copy, publication.step, place, now_ms)]
-    return entries if also is None else [*entries, Entries(None, also)]
+        return books.held(attempt, copy, place, now_ms)
+    return books.failed(attempt, failure, copy, publication.step, place, now_ms)
 
 
 def _doubled(batch: Batch, retry_topics: Sequence[int]) -> set[int]:
@@ -377,7 +374,8 @@ def _doubled(batch: Batch, retry_topics: Sequence[int]) -> set[int]:
     indices: set[int] = set()
     for index in retry_topics:
         attempt = attempt_of(batch.publications[index].item)
-        name = (attempt.origin.retry_id, attempt.redrive_count, attempt.number)
+        number = 0 if books.is_redriven(attempt) else attempt.number  # as the ledger has it
+        name = (attempt.origin.retry_id, attempt.redrive_count, number)
         if name in seen:
             indices.add(index)
         seen.add(name)

@@ -323,19 +323,27 @@ class Invoker:
             else:
                 begun.append((index, received))
         if begun:
-            self._call(spec, items, begun, outcomes)
+            _BatchRun(spec, items, outcomes).call(begun)
         _hold_back(items, outcomes, failed)
         return outcomes
 
-    def _call(
-        self,
-        spec: HandlerSpec,
-        items: Sequence[Item],
-        begun: Sequence[tuple[int, Received]],
-        outcomes: list[Outcome],
-    ) -> None:
-        """Call the handler, in halves when it raises; fill in the outcomes of `begun`."""
-        batch, returned = ReceivedBatch([received for _, received in begun]), None
+
+@dataclass(frozen=True, slots=True)
+class _BatchRun:
+    """The calls of a batch handler for one list of records.
+
+    Args:
+        outcomes: by record; those of the records that are called are filled in.
+    """
+
+    spec: HandlerSpec
+    items: Sequence[Item]
+    outcomes: list[Outcome]
+
+    def call(self, begun: Sequence[tuple[int, Received]]) -> None:
+        """Call the handler with records, which come with their index; in halves when it raises."""
+        spec, returned = self.spec, None
+        batch = ReceivedBatch([received for _, received in begun])
         try:
             if spec.kind is Kind.ARROW:
                 _mark(batch, spec.function(batch.to_arrow()))
@@ -343,35 +351,28 @@ class Invoker:
                 returned = spec.function(batch)
         except Exception as error:  # the handler is the user's, and may raise anything
             if len(begun) == 1:
-                outcomes[begun[0][0]] = spec.classify(error)
+                self.outcomes[begun[0][0]] = spec.classify(error)
             else:
-                self._call_halves(spec, items, begun, outcomes)
+                self._call_halves(begun)
             return
         if returned is not None:
             instead = "Call batch.load(i, row)" if spec.rows is not None else ""
             refuse_returned(spec.topic, returned, instead=instead)
         failures, rows = batch.failures, batch.rows
         for at, (index, received) in enumerate(begun):
-            outcomes[index] = failures.get(at) or done(spec, received, rows.get(at))
+            self.outcomes[index] = failures.get(at) or done(spec, received, rows.get(at))
 
-    def _call_halves(
-        self,
-        spec: HandlerSpec,
-        items: Sequence[Item],
-        begun: Sequence[tuple[int, Received]],
-        outcomes: list[Outcome],
-    ) -> None:
+    def _call_halves(self, begun: Sequence[tuple[int, Received]]) -> None:
         """Two calls; what is behind a failure of the first is not in the second."""
         for _, received in begun:
             received.outputs = None  # what a failed call sent does not count
         half = len(begun) // 2
-        self._call(spec, items, begun[:half], outcomes)
+        self.call(begun[:half])
         failed: set[Hashable] = set()
         for index, _ in begun[:half]:
-            note_lane(items[index], outcomes[index], failed)
-        second = [each for each in begun[half:] if items[each[0]].lane not in failed]
-        if second:
-            self._call(spec, items, second, outcomes)
+            note_lane(self.items[index], self.outcomes[index], failed)
+        if second := [each for each in begun[half:] if self.items[each[0]].lane not in failed]:
+            self.call(second)
 
 
 def done(spec: HandlerSpec, received: Received, returned: Any) -> Outcome:
@@ -425,7 +426,8 @@ def note_lane(item: Item, outcome: Outcome, failed: set[Hashable]) -> None:
 
 
 def _hold_back(items: Sequence[Item], outcomes: list[Outcome], failed: set[Hashable]) -> None:
-    """A batch has run as a whole: what succeeded behind a failure of its lane stays done."""
+    """A batch has run as a whole: what succeeded behind a failure of its lane stays done, and what
+    failed behind it has not begun."""
     for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True)):
         if isinstance(outcome, Failure) and item.lane is not None and item.lane in failed:
             outcomes[index] = NOT_BEGUN

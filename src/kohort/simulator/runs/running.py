@@ -6,7 +6,7 @@ replays it holds both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kohort.simulator.generate import generate
@@ -49,12 +49,6 @@ def run_seed(seed: int, options: Options) -> Outcome:
     """One seed; the story is dropped when all held, because thousands of them are kept."""
     outcome = run(options.plan(seed))
     return outcome if outcome.failed else outcome._replace(story=[])
-
-
-def run_seeds(seeds: Iterable[int], options: Options) -> Iterator[Outcome]:
-    """Seeds one after the other."""
-    for seed in seeds:
-        yield run_seed(seed, options)
 
 
 def run_scenario(scenario: Scenario, first_seed: int = 1) -> Iterator[Outcome]:

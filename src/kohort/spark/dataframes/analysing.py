@@ -44,6 +44,7 @@ from kohort.spark.outputs.merge_sql import APPEND, REPLACE
 from kohort.spark.plans.logical import (
     carried,
     check_narrow,
+    computed_with,
     dropna_of,
     is_stateful,
     not_narrow,
@@ -158,7 +159,8 @@ def _stream(spark: SparkSession, schema: StructType) -> DataFrame:
 
 
 def _check_hidden(step: Step, frame: DataFrame) -> None:
-    """Refuse a step that makes another column of a hidden one, such as a cast of every column."""
+    """Refuse a step that makes another column of a hidden one: a cast of every column, or
+    `to_json(struct(*))`, which would write key, value and headers of the record, too."""
     for field in frame.schema.fields:
         if field.name in HIDDEN and not isinstance(field.dataType, StructType):
             raise UsageError(
@@ -166,6 +168,13 @@ def _check_hidden(step: Step, frame: DataFrame) -> None:
                 "record of a row and whether it failed. Leave such columns as they are, or out: "
                 f"[c for c in rows.columns if not c.startswith({ORIGIN!r})]"
             )
+    if expression := computed_with(frame, ORIGIN):
+        raise UsageError(
+            f"step {step.name}: {expression} has the column {ORIGIN}, by which Kohort knows the "
+            "record of a row. Name the columns, or take all others: "
+            f"struct(*[c for c in rows.columns if not c.startswith({ORIGIN!r})]). A topic's rows "
+            "without a column `value` are written as JSON"
+        )
 
 
 def _check_behind(step: Step, stateful: Step, frame: DataFrame) -> None:

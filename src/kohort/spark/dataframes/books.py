@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kohort.retry import ledger
-from kohort.retry.copies import BAD_HEADERS_REASON, Attempt, copy_for
-from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place
+from kohort.retry.copies import Attempt, copy_for
+from kohort.retry.ledger import Claim, Counts, Entries, FenceMove, LedgerRow, Place
 from kohort.retry.store import Transaction
 from kohort.spark.dataframes.failing import RetrySpec, failure_of
 from kohort.spark.dataframes.judging import Failed, Judgement, TopicPartition
@@ -41,6 +41,12 @@ class _Part:
     claims: list[Claim] = field(default_factory=list[Claim])
     rows: list[LedgerRow] = field(default_factory=list[LedgerRow])
 
+    def book(self, entries: Entries) -> None:
+        """Add what one ended attempt means for the ledger."""
+        if entries.claim is not None:
+            self.claims.append(entries.claim)
+        self.rows += entries.rows
+
 
 def books_of(
     pipeline: str,
@@ -66,8 +72,7 @@ def books_of(
             continue
         entries = ledger.succeeded(attempt, now_ms)
         part = parts.setdefault(attempt.position[:2], _Part())
-        part.claims += [entries.claim] if entries.claim else []
-        part.rows += [entries.row] if entries.row else []
+        part.book(entries)
     changes = [
         Transaction(
             pipeline,
@@ -91,12 +96,5 @@ def _failed(part: _Part, failed: Failed, spec: RetrySpec, now_ms: int) -> str:
     copy, step = copy_for(attempt, failure, topics=names, now_ms=now_ms)
     place = Place(copy.topic, spec.place(copy.topic, copy.partition_hint), ledger.IN_BATCH)
     entries = ledger.failed(attempt, failure, copy, step, place, now_ms)
-    also = ledger.also_ended(attempt, step, now_ms)
-    part.claims += [entries.claim] if entries.claim else []
-    part.rows += [row for row in (also, entries.row) if row is not None]
+    part.book(entries)
     return copy.topic
-
-
-def uncounted(failed: Failed) -> bool:
-    """Whether a failure is of a stranger's record in a retry topic, which is no input."""
-    return failed.reason == BAD_HEADERS_REASON

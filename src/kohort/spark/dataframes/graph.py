@@ -28,7 +28,7 @@ _NAMES: Final = Names(
 )
 COMPLETE: Final = "complete"
 OUTPUT_MODES: Final = ("append", "update", COMPLETE)
-_NOT_IN_NAMES: Final = re.compile(r"\W")
+_NOT_IN_NAMES: Final = re.compile(r"\W", re.ASCII)  # names of topics are ASCII
 
 
 @dataclass(frozen=True)

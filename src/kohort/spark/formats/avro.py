@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from kohort.errors import ConfigError, DeserializationError, SchemaRegistryError
 from kohort.serdes.registry import Schema, SchemaRegistry, resolved
+from kohort.serdes.registry_http import is_absent
 from kohort.spark.formats.avro_plan import AvroSchema, arrow, layout, plan_of
 from kohort.spark.formats.decoded import Decoded, messages
 
 _PLANS_MAX: Final = 1_000
-_WITHOUT_REGISTRY: Final = 0
 
 
 class AvroDecoder:
@@ -101,7 +101,7 @@ class AvroDecoder:
             schema = written_as(self._registry, self._registry.by_id(schema_id))
             return make(plan_of(schema, self.type, self._strict, self._reader))
         except (SchemaRegistryError, DeserializationError, ConfigError) as error:
-            if error.retriable:  # credentials: no value is at fault
+            if error.retriable and not is_absent(error):  # credentials: no value is at fault
                 raise
             return f"schema {schema_id}: {error}"
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ RESCUE: Final = "rescue"
 FAIL: Final = "fail"
 _ZONE: Final = r"(?:Z|[T ].*[+-]\d\d(?::?\d\d)?)$"
 _DAY: Final = r"^(\d{4}-\d\d-\d\d)"
+_DAY_UTC: Final = _DAY + "[Zz]$"
 _SPELLINGS: Final = (
     (r"(:\d\d\.\d{6})\d+", r"\1"),
     (_DAY + "t", r"\1T"),
@@ -53,7 +54,8 @@ class JsonDecoder:
         unknown: of fields that the struct does not have: `ignore` leaves them out, `fail` makes
             them the record's error, `rescue` collects them as JSON text.
 
-    Raises ConfigError for a type that JSON is not read as (a map whose keys are not text).
+    Raises ConfigError for a type that JSON is not read as (an interval, a map whose keys are not
+    text).
     """
 
     def __init__(self, type_: pa.StructType, unknown: str = IGNORE) -> None:
@@ -239,6 +241,8 @@ def _stored(type_: pa.DataType, at: str) -> pa.DataType:
     if pa.types.is_list(type_):
         field = type_.value_field
         return pa.list_(pa.field(field.name, _stored(field.type, at)))
+    if pa.types.is_duration(type_):
+        raise ConfigError(f"{at}: JSON has no intervals: read it as BIGINT or STRING")
     if pa.types.is_temporal(type_) or pa.types.is_binary(type_):
         return pa.string()
     return type_
@@ -271,7 +275,9 @@ def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         )
     if pa.types.is_timestamp(type_):
         return _times(array, type_)
-    return array.cast(type_)
+    with suppress(pa.ArrowInvalid):
+        return array.cast(type_)
+    return pc.replace_substring_regex(array, _DAY_UTC, r"\1").cast(type_)
 
 
 def _times(array: pa.Array, type_: pa.TimestampType) -> pa.Array:
@@ -330,7 +336,10 @@ def _with_pairs(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_):
         return [_with_pairs(item, type_.value_type) for item in value]
     if pa.types.is_decimal(type_):
-        return Decimal(value)
+        try:
+            return Decimal(value)
+        except InvalidOperation:
+            raise ValueError(f"{value!r} is not a number") from None
     return float(value) if pa.types.is_floating(type_) else value
 
 

@@ -36,12 +36,14 @@ class PatientRegistry(SchemaRegistry):
         """By configuration: another process has a cache of its own."""
         return _made, (self._patient_url, self._patience_s)
 
-    def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _call(
+        self, path: str, body: dict[str, Any] | None = None, *, everywhere: bool = False
+    ) -> dict[str, Any]:
         until, wait = time.monotonic() + self._patience_s, _FIRST_WAIT_S
         asked_again = False
         while True:
             try:
-                return super()._call(path, body)
+                return super()._call(path, body, everywhere=everywhere)
             except ConnectionFailedError:
                 if asked_again and time.monotonic() + wait > until:
                     raise

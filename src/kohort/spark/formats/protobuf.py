@@ -4,8 +4,9 @@ Rules (spec 6.6):
 - A message is read by one descriptor, whichever version of its schema it was written with: fields
   meet by number. A field that it lacks has Protobuf's default, or is null where its presence is
   known; a field that the descriptor lacks is read over.
-- Types are those of Spark: an enum is a STRING, unsigned numbers are as wide as they need. A field
-  whose message holds itself is BINARY, the bytes of that message.
+- Types are those of Spark: an enum is a STRING, unsigned numbers are as wide as they need, a
+  duration is an INTERVAL, a time of the day its microseconds. A field whose message holds itself
+  is BINARY, the bytes of that message.
 - A registry that holds the source of a schema is asked for its descriptor.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kohort.errors import ConfigError, DeserializationError, SchemaRegistryError
-from kohort.serdes.any_kind import add_well_known, message_class
+from kohort.serdes.any_kind import add_file, message_class, well_known
 from kohort.serdes.protobuf import (
     PROTOBUF,
     descriptor_of,
@@ -30,13 +31,15 @@ from kohort.serdes.protobuf import (
     with_descriptor,
 )
 from kohort.serdes.registry import SchemaRegistry
+from kohort.serdes.registry_http import is_absent
 from kohort.spark.formats.decoded import Decoded, isolate, messages, spread
 from kohort.spark.formats.options import Format
 from kohort.spark.formats.types import TIMESTAMP, list_of
 
-_WIDER: Final = {
+_OTHERS: Final = {  # of the types that Spark lacks
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.time64("us"): pa.int64(),
 }
 _PLACES_MAX: Final = 1_000
 
@@ -48,12 +51,17 @@ class ProtobufDecoder:
         message: the descriptor of the message.
         type_: the struct that values become; by default that of the message's fields.
 
-    Raises ConfigError without `ptars`.
+    Raises ConfigError without `ptars`, and for a message without fields.
     """
 
     def __init__(self, message: Any, type_: pa.DataType | None = None) -> None:
         self._files = _files(message.file)
         self._name = message.full_name
+        if not message.fields:
+            raise ConfigError(
+                f"the Protobuf message {self._name} has no fields, and so no columns; name another "
+                "one by valueMessage or keyMessage"
+            )
         self._handler: Any = _handler(message)
         self.type = type_ or _spark_type(pa.struct(list(self._handler.schema())))
 
@@ -90,7 +98,7 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
     _installed()
     from google.protobuf import descriptor_pool
 
-    if registry is None:
+    if format_.schema is not None or registry is None:
         file = _last(_of_text(format_))
     else:
         assert format_.subject is not None, "the options refuse it"
@@ -106,7 +114,10 @@ def message_of(format_: Format, registry: SchemaRegistry | None) -> Any:
                 schema = registry.by_id(newest, serialized=True)
             first = message_class(registry, schema, (0,), descriptor_pool.DescriptorPool())
         except DeserializationError as error:
-            raise ConfigError(f"subject {format_.subject}: {error}") from error
+            raise ConfigError(
+                f"subject {format_.subject}: {error}; or give {format_.part}Schema, a descriptor "
+                "set (protoc --include_imports --descriptor_set_out), beside the registry"
+            ) from error
         file = first.DESCRIPTOR.file
     return _named(file, format_.message)
 
@@ -136,7 +147,7 @@ class Places:
         try:
             schema = with_descriptor(self._registry, schema_id)
         except SchemaRegistryError as error:
-            if error.retriable:  # credentials: no value is at fault
+            if error.retriable and not is_absent(error):  # credentials: no value is at fault
                 raise
             return f"schema {schema_id}: {error}"
         if schema.kind != PROTOBUF:
@@ -171,8 +182,8 @@ def _last(files: list[bytes]) -> Any:
     name = descriptor_pb2.FileDescriptorProto.FromString(files[-1]).name
     try:
         return _pool(files).FindFileByName(name)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the descriptor set lacks what {name} imports: {error}") from error
+    except DeserializationError as error:
+        raise ConfigError(f"the descriptor set does not build: {error}") from error
 
 
 def _named(file: Any, name: str | None) -> Any:
@@ -196,24 +207,41 @@ def _files(file: Any) -> list[bytes]:
     found: dict[str, bytes] = {}
 
     def add(each: Any) -> None:
-        for imported in each.dependencies:
-            add(imported)
-        found[each.name] = each.serialized_pb
+        if each.name not in found:
+            for imported in each.dependencies:
+                add(imported)
+            found[each.name] = each.serialized_pb
 
     add(file)
     return list(found.values())
 
 
 def _pool(files: list[bytes]) -> Any:
+    """A pool of these files. Google's own are those of the library only where the files lack them:
+    it may be another release of them, on an executor too.
+
+    Raises DeserializationError when they import what is not there.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
+    left: dict[str, Any] = {}
     for data in files:
         file = descriptor_pb2.FileDescriptorProto.FromString(data)
-        for imported in file.dependency:
-            if imported.startswith("google/protobuf/"):
-                add_well_known(imported, pool)
-        pool.Add(file)
+        if left.setdefault(file.name, file) != file:
+            raise DeserializationError(f"it has two files called {file.name}")
+
+    def find(name: str, importer: str) -> Any:
+        file = left.pop(name, None) or well_known(name)
+        if file is None:
+            raise DeserializationError(
+                f"{importer} imports {name}, which it lacks (protoc --include_imports adds it)"
+            )
+        return file
+
+    while left:
+        _, file = left.popitem()
+        add_file(file, pool, find)
     return pool
 
 
@@ -221,6 +249,8 @@ def _handler(message: Any) -> Any:
     ptars = _installed()
     config = ptars.PtarsConfig(
         timestamp_unit="us",
+        duration_unit="us",
+        time_unit="us",
         list_value_name="element",
         list_value_nullable=True,
         map_value_nullable=True,
@@ -246,4 +276,4 @@ def _spark_type(type_: pa.DataType) -> pa.DataType:
         return list_of(_spark_type(type_.value_type))
     if pa.types.is_map(type_):
         return pa.map_(_spark_type(type_.key_type), _spark_type(type_.item_type))
-    return TIMESTAMP if pa.types.is_timestamp(type_) else _WIDER.get(type_, type_)
+    return TIMESTAMP if pa.types.is_timestamp(type_) else _OTHERS.get(type_, type_)

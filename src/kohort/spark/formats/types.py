@@ -4,7 +4,8 @@ Rules:
 - Text is Spark's DDL (`id BIGINT, tags ARRAY<STRING>`) or the JSON of a Spark schema
   (`df.schema.json()`). Spark's own parser needs the JVM, and the planner's process has none.
 - Every field may be null, as `from_json` has it: a field that a record lacks is null.
-- Only types that Spark takes from a Python source: no large types, `timestamp[us, UTC]`.
+- Only types that Spark takes from a Python source: no large types, `timestamp[us, UTC]`. Of
+  intervals that is DAY TO SECOND: Arrow has one type for all that end below a month.
 """
 
 # pyarrow's types are incomplete, so strict checking would report nothing else.
@@ -20,6 +21,8 @@ import pyarrow as pa
 from kohort.errors import ConfigError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+INTERVAL: Final = pa.duration("us")
+_INTERVAL_WORDS: Final = ("INTERVAL", "DAY", "TO", "SECOND")
 _PLAIN: Final[dict[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
@@ -56,6 +59,7 @@ _DDL: Final = {
     pa.date32(): "DATE",
     TIMESTAMP: "TIMESTAMP",
     pa.timestamp("us"): "TIMESTAMP_NTZ",
+    INTERVAL: " ".join(_INTERVAL_WORDS),
 }
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.|'')*'|[\w$]+|[<>(),:])")
 _DEPTH_MAX: Final = 50
@@ -76,7 +80,7 @@ def parse_schema(text: str) -> pa.StructType:
             raise ConfigError(f"the schema is not the JSON of a Spark schema: {error}") from error
     else:
         found = _Ddl(text).schema()
-    if not pa.types.is_struct(found):
+    if not (pa.types.is_struct(found) and found.num_fields):
         raise ConfigError(f"the schema must have named columns (id BIGINT, ...), not {text!r}")
     return found
 
@@ -177,13 +181,24 @@ class _Ddl:
             self._expect(">")
         elif name == "STRUCT":
             self._expect("<")
-            found = pa.struct(self._fields(">"))
+            found = pa.struct(self._fields(">") if self._peek() != ">" else [])
+            if not found.num_fields:
+                self._next()
+        elif name == "INTERVAL":
+            found = self._interval()
         elif name in _PLAIN:
             found = self._sized(name)
         else:
             raise self._error("a type (BIGINT, STRING, ARRAY<...>, ...)", back=1)
         self._depth -= 1
         return found
+
+    def _interval(self) -> pa.DataType:
+        for word in _INTERVAL_WORDS[1:]:
+            if self._peek().upper() != word:
+                raise self._error(_DDL[INTERVAL])
+            self._next()
+        return INTERVAL
 
     def _sized(self, name: str) -> pa.DataType:
         found = _PLAIN[name]
@@ -233,6 +248,8 @@ def _from_json(node: Any) -> pa.DataType:
     if isinstance(node, str):
         if match := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", node):
             return _decimal(int(match[1]), int(match[2]))
+        if node.upper() == _DDL[INTERVAL]:
+            return INTERVAL
         if node.upper() not in _PLAIN:
             raise ConfigError(f"the schema has a type that is not known: {node!r}")
         return _PLAIN[node.upper()]

@@ -52,6 +52,7 @@ NARROW: Final = frozenset(
 ONE_TO_ONE: Final = frozenset({"Project", "SubqueryAlias", "View"})
 _DROPNA: Final = "AtLeastNNonNulls"
 """The condition of `dropna`."""
+_READS_PARTS: Final = frozenset({"GetStructField", "PythonUDF", "ScalaUDF"})
 _AT_LEAST: Final = f"org.apache.spark.sql.catalyst.expressions.{_DROPNA}"
 _FILTER: Final = "org.apache.spark.sql.catalyst.plans.logical.Filter"
 STATEFUL: Final = frozenset(
@@ -215,6 +216,25 @@ class _DropNa:
         return to_seq(items)
 
 
+def computed_with(frame: DataFrame, name: str) -> str:
+    """The expression that makes a value of a hidden column, as `to_json(struct(*))` does; "" where
+    none does. A Python UDF may read the column, and so may an expression that takes one field."""
+    for node in _nodes(analyzed(frame)):
+        for expression in _sequence(node.expressions()):
+            if _reads_whole(expression, name, top=True):
+                return str(expression.sql())
+    return ""
+
+
+def _reads_whole(expression: Any, name: str, *, top: bool = False) -> bool:
+    kind = expression.nodeName()
+    if kind == "AttributeReference":
+        return not top and expression.name() == name
+    if kind in _READS_PARTS or (kind == "Alias" and expression.name() == name):
+        return False
+    return any(_reads_whole(child, name) for child in _children(expression))
+
+
 def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> DataFrame:
     """The frame with the hidden columns of its source among its columns.
 
@@ -247,9 +267,8 @@ def is_projection(frame: DataFrame, inner: DataFrame, kept: str) -> bool:
 
 def attribute(plan: Any, name: str) -> Any:
     """The column of a plan of this name; None when there is none."""
-    output = plan.output()
-    found = [output.apply(i) for i in range(output.size())]
-    return next((attribute for attribute in found if attribute.name() == name), None)
+    output = _sequence(plan.output())
+    return next((attribute for attribute in output if attribute.name() == name), None)
 
 
 def analyzed(frame: DataFrame) -> Any:
@@ -272,8 +291,12 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _children(plan: Any) -> list[Any]:
-    children = plan.children()
-    return [children.apply(i) for i in range(children.size())]
+    return _sequence(plan.children())
+
+
+def _sequence(items: Any) -> list[Any]:
+    """The items of a Scala `Seq`."""
+    return [items.apply(i) for i in range(items.size())]
 
 
 def _keeps_state(node: Any) -> bool:
@@ -286,8 +309,7 @@ def _keeps_state(node: Any) -> bool:
 
 
 def _names(plan: Any) -> list[str]:
-    output = plan.output()
-    return [output.apply(i).name() for i in range(output.size())]
+    return [attribute.name() for attribute in _sequence(plan.output())]
 
 
 def _with(plan: Any, name: str, project: Any, step: str) -> Any:

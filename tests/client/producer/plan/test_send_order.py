@@ -125,11 +125,17 @@ def made(broker):
             producer._shut_down()
 
 
+def first_alone(producer: Producer, partition: int) -> bytes:
+    """Store a partition's first record, which nothing follows before that; its value."""
+    producer.send("t", b"first", partition=partition).result(PATIENCE_S)
+    return b"first"
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd", "snappy", "gzip"])
 def test_what_is_packed_in_another_order_is_stored_in_this_one(made, codec) -> None:
     producer, topic, pool = made(compression_type=codec, batch_size=40_000)
+    sent = {p: [first_alone(producer, p)] for p in range(2)}
     pool.held.clear()
-    sent: dict[int, list[bytes]] = {0: [], 1: []}
     for n in range(4_000):
         value = b"%d " % n + NOISE[n % 400]
         producer.send("t", value, partition=n % 2)
@@ -143,11 +149,12 @@ def test_what_is_packed_in_another_order_is_stored_in_this_one(made, codec) -> N
 def test_order_holds_when_requests_are_refused_as_well(made) -> None:
     """A retry goes alone and first, also when what is behind it is being packed."""
     producer, topic, pool = made(compression_type="lz4", batch_size=40_000)
+    sent = [first_alone(producer, 0)]
     topic.codes = [0, 7, 0, 0, 7, 7, 0, 6]
     pool.held.clear()
-    sent = [b"%d " % n + NOISE[n % 400] for n in range(4_000)]
-    for value in sent:
-        producer.send("t", value, partition=0)
+    for n in range(4_000):
+        sent.append(b"%d " % n + NOISE[n % 400])
+        producer.send("t", sent[-1], partition=0)
     pool.let_go()
     producer.flush(PATIENCE_S)
     assert pool.reordered

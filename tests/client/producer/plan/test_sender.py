@@ -46,9 +46,13 @@ class Side:
         self.accumulator = Accumulator(self.config)
         self.sender = Sender(self.accumulator, self.config, lambda: 0.5)
         self.outcomes = []
+        self.first = False
+        """True: no log has stored anything of the producer."""
 
     def add(self, value: bytes, partition: int = 0, now_ms: int = 0):
         queue = self.accumulator.queue("t", partition)
+        if not self.first:
+            queue.stored_id = self.sender.producer_id
         return self.accumulator.add(queue, lambda b: b.append(0, None, value) + 1, now_ms)
 
     def close(self, now_ms: int = 0) -> None:
@@ -103,6 +107,23 @@ def test_no_more_batches_are_under_way_than_a_broker_knows_again() -> None:
     side.ok(first[0], 7)
     (sixth,) = side.plan(7, leader=lambda topic, partition: 2)
     assert sixth.batches[0].sequence == 5
+
+
+def test_the_first_batch_of_a_producer_in_a_partition_goes_alone() -> None:
+    """P1: a log that does not know a producer takes any sequence as its first. The leader moved
+    while the first batch was under way to a dead broker; the new one took the second batch, and the
+    first behind it (seed 77005640)."""
+    side = idempotent(max_in_flight_requests_per_connection=5)
+    side.first = True
+    (first,) = one_by_one(side, 2)
+    assert side.plan(6, leader=lambda topic, partition: 2) == []
+    side.end(side.sender.failed(first, ConnectionFailedError("it is dead"), 7))
+    (again,) = side.plan(1_000, leader=lambda topic, partition: 2)
+    assert [batch.sequence for batch in again.batches] == [0]
+    assert one_by_one(side, 1) == []
+    side.ok(again, 1_001)
+    behind = side.plan(1_001) + one_by_one(side, 1)
+    assert [batch.sequence for plan in behind for batch in plan.batches] == [1, 2, 3]
 
 
 def test_nothing_overtakes_what_is_in_flight_for_a_topic_that_was_deleted() -> None:
@@ -528,6 +549,7 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
     rng = random.Random(seed)
     side = Side(linger_ms=0, batch_size=120, max_in_flight_requests_per_connection=5)
     side.sender.producer_id_assigned(1, 0)
+    side.first = True
     logs = {p: Log() for p in range(3)}
     sent: dict[int, list[bytes]] = {p: [] for p in logs}
     largest = 90 if seed % 2 else 1_000  # bytes of a batch that the broker takes: three records
@@ -661,6 +683,7 @@ def test_a_grown_batch_that_no_codec_makes_smaller_is_within_a_brokers_limit(cod
 def lease(side: Side, values: list[bytes], partition: int = 0):
     """A batch on lease, with `values` put into it."""
     queue = side.accumulator.queue("t", partition)
+    queue.stored_id = side.sender.producer_id
     batch = side.accumulator.lease(queue, 0)
     builder = known(batch).builder
     for value in values:

@@ -134,6 +134,7 @@ class PartitionQueue(Slot):
         "packing",
         "partition",
         "recreated",
+        "stored_id",
         "topic",
         "usual_bytes",
     )
@@ -155,6 +156,8 @@ class PartitionQueue(Slot):
         """True when the broker does not expect `next_sequence`: the next epoch starts over."""
         self.recreated = False
         """True when its topic was created again since what is in flight was sent."""
+        self.stored_id = -1
+        """The producer id of the last batch that the log is known to have stored; -1: of none."""
         self.ordinals = 0
         self.usual_bytes = 0
         """The size that its last batch grew to and made use of."""

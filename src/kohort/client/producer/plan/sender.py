@@ -16,6 +16,9 @@ Rules (KIP-98, KIP-360, KIP-679):
   batch that was packed larger than a request may be is split before it leaves.
 - Nothing leaves behind a batch of its partition that is back in line (it was split, or is tried
   again): it goes back to its place there. So not even without idempotence does that reorder.
+- The first batch of a producer id in a partition goes alone until it is stored. A log that does not
+  know the id takes any sequence as its first, also that of the second batch, when the first is lost
+  on its way to a leader that died.
 - While batches for a topic that was deleted are in flight, nothing leaves for the topic that was
   created again under its name: those come back, and the new log knows no sequence that would keep
   what is behind them waiting.
@@ -139,7 +142,7 @@ class Sender:
 
     def _in_line(self, queue: PartitionQueue, leader: Callable[[str, int], int]) -> bool:
         """Whether another batch of a partition, closed now, could only queue."""
-        if queue.closed:
+        if queue.closed or _first_is_under_way(queue):
             return True
         return self._requests.get(leader(queue.topic, queue.partition), 0) >= self._requests_max
 
@@ -178,7 +181,8 @@ class Sender:
             return False
         if (queue.bump or queue.recreated) and queue.in_flight:
             return False
-        queue.recreated = False
+        if queue.recreated:
+            queue.recreated, queue.stored_id = False, -1
         if queue.identity is None or queue.bump:
             self._identify(queue)
             if self.id_state is IdState.WANTED:
@@ -190,7 +194,7 @@ class Sender:
         if queue.in_flight:
             # A retry goes alone, so that what follows it cannot be stored before it is.
             oldest = queue.in_flight[0]
-            if head.attempts or oldest.attempts > 1:
+            if head.attempts or oldest.attempts > 1 or _first_is_under_way(queue):
                 return False
             # After a leader has moved, more than a connection's may be under way.
             if queue.identity is not None and head.ordinal - oldest.ordinal >= _KNOWN_BATCHES:
@@ -291,8 +295,11 @@ class Sender:
         return outcomes
 
     def _stored(self, batch: Batch, answer: Answer, outcomes: list[Outcome]) -> None:
-        batch.queue.in_flight.remove(batch)
-        self.refusals.served((batch.queue.topic, batch.queue.partition))
+        queue = batch.queue
+        queue.in_flight.remove(batch)
+        if queue.identity is not None:
+            queue.stored_id = queue.identity[0]
+        self.refusals.served((queue.topic, queue.partition))
         outcomes.append(Outcome(batch, None, answer.base_offset, answer.append_time_ms))
 
     def _refused(self, batch: Batch, answer: Answer, now_ms: int, outcomes: list[Outcome]) -> None:
@@ -490,6 +497,12 @@ _MAYBE_STORED: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+
+
+def _first_is_under_way(queue: PartitionQueue) -> bool:
+    """Whether what is in flight may be the first that its log gets of the producer id."""
+    known = queue.identity is None or queue.stored_id == queue.identity[0]
+    return bool(queue.in_flight) and not known
 
 
 def _has_predecessor(batch: Batch) -> bool:

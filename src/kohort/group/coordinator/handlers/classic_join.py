@@ -348,8 +348,7 @@ def _replace(
         response.skip_assignment = group.leader == new_id
     else:
         # An older leader would compute a new assignment that a stable group never receives: with
-        # the
-        # old id as the leader's id, it acts as a follower.
+        # the old id as the leader's id, it acts as a follower.
         response.leader, response.members = leader_until_now, []
     out.replies.append(Reply(context.token, response))
 
