@@ -354,6 +354,39 @@ def test_an_output_for_no_partition_fails_its_record(
 
 
 @pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
+@pytest.mark.parametrize(
+    ("topic", "size", "why"),
+    [
+        ("bad bills", 1, "a topic name consists of"),
+        ("bills", 1 << 20, "max.message.bytes of bills"),
+    ],
+)
+def test_an_output_that_every_broker_refuses_fails_its_record(
+    kafka_app: Callable[..., AppHarness],
+    tmp_path: Path,
+    promise: str | None,
+    topic: str,
+    size: int,
+    why: str,
+) -> None:
+    """As in an app; it was stored, and the test passed."""
+    url = f"sqlite:///{tmp_path}/app.db" if promise == "sqlite" else promise
+    app = App("billing", retries="none", exactly_once=url)
+
+    @app.handler("orders")
+    def bill(record):
+        record.send(topic, bytes(size))
+
+    harness = kafka_app(app)
+    harness.send("orders", b"1")
+    harness.run()
+    (letter,) = harness.dead_letters()
+    assert letter.retry.reason == "output_refused"
+    assert why in letter.retry.error_message
+    assert harness.records(topic) == []
+
+
+@pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
 def test_outputs_join_the_handler_of_a_pattern(
     kafka_app: Callable[..., AppHarness], tmp_path: Path, promise: str | None
 ) -> None:
