@@ -79,6 +79,16 @@ def test_dataframes_with_retries_of_hours_and_a_driver_that_dies(spark: SparkSes
 
 
 @pytest.mark.spark
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_an_advance_without_a_run_before_it_retries_what_is_due(spark: SparkSession) -> None:
+    with PipelineHarness(league(), spark=spark) as harness:
+        harness.send("matches", {"team": "blues", "goals": 1})
+        harness.advance("1h")
+        assert [r.attempts for r in harness.retries()] == [2]
+
+
+@pytest.mark.spark
 def test_row_handlers_and_dataframes_are_tested_apart(spark: SparkSession) -> None:
     pipeline = league()
     pipeline.handler("other", table="results")(lambda record, store: None)

@@ -354,6 +354,39 @@ def test_an_output_for_no_partition_fails_its_record(
 
 
 @pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
+@pytest.mark.parametrize(
+    ("topic", "size", "why"),
+    [
+        ("bad bills", 1, "a topic name consists of"),
+        ("bills", 1 << 20, "max.message.bytes of bills"),
+    ],
+)
+def test_an_output_that_every_broker_refuses_fails_its_record(
+    kafka_app: Callable[..., AppHarness],
+    tmp_path: Path,
+    promise: str | None,
+    topic: str,
+    size: int,
+    why: str,
+) -> None:
+    """As in an app; it was stored, and the test passed."""
+    url = f"sqlite:///{tmp_path}/app.db" if promise == "sqlite" else promise
+    app = App("billing", retries="none", exactly_once=url)
+
+    @app.handler("orders")
+    def bill(record):
+        record.send(topic, bytes(size))
+
+    harness = kafka_app(app)
+    harness.send("orders", b"1")
+    harness.run()
+    (letter,) = harness.dead_letters()
+    assert letter.retry.reason == "output_refused"
+    assert why in letter.retry.error_message
+    assert harness.records(topic) == []
+
+
+@pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
 def test_outputs_join_the_handler_of_a_pattern(
     kafka_app: Callable[..., AppHarness], tmp_path: Path, promise: str | None
 ) -> None:
@@ -476,11 +509,18 @@ def test_what_a_lifespan_raises_is_raised() -> None:
 def test_a_test_that_is_a_coroutine_is_told_to_be_none() -> None:
     app = open_for_bills([])
 
-    async def test() -> None:
+    async def made_here() -> None:
         with pytest.raises(UsageError, match="write the test as a plain `def`"):
             AppHarness(app)
 
-    asyncio.run(test())
+    async def run_here(harness: AppHarness) -> None:
+        with pytest.raises(UsageError, match="write the test as a plain `def`"):
+            harness.run()
+
+    asyncio.run(made_here())
+    with AppHarness(app) as harness:  # as the fixture makes it
+        harness.send("orders", b"1")
+        asyncio.run(run_here(harness))
 
 
 def test_a_hook_that_raises_hides_no_other_failure() -> None:

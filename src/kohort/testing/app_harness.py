@@ -464,13 +464,15 @@ class AppHarness:
             self._engine.published(publication, self.now_ms, error, unfit=is_unfit(error))
         return bool(publications)
 
-    def _send(self, publication: Publication) -> UsageError | None:
+    def _send(self, publication: Publication) -> KohortError | None:
         """Store the records of a publication one after another; why one was refused."""
         for output in publication.outputs:
             self._reach(f"before {output.topic} gets a record")
             try:
+                if publication.copy is None:
+                    self.topics.check(output)
                 self._store(publication, output)
-            except UsageError as error:  # those before it are there: at least once
+            except KohortError as error:  # those before it are there: at least once
                 return error
         return None
 
@@ -534,8 +536,8 @@ class AppHarness:
         """Why no broker would take the records of a publication; a copy has a partition always."""
         try:
             for output in publication.outputs if publication.copy is None else ():
-                self.topics.check(output.topic, output.partition)
-        except UsageError as error:
+                self.topics.check(output)
+        except KohortError as error:
             return error
         return None
 

@@ -11,11 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kohort.broker.log.directory import topic_name_fault
 from kohort.client.common.types import RecordMetadata
 from kohort.client.producer.plan.partitioner import checked, for_key
-from kohort.errors import KohortError
-from kohort.records import Record
+from kohort.errors import BrokerError, ErrorCode, KohortError, RecordTooLargeError
+from kohort.processing.engine.output import Output
+from kohort.records import BatchBuilder, Record
 from kohort.retry.headers import Header
+from kohort.retry.topics import DEFAULT_MAX_MESSAGE_BYTES
 
 TopicPartition = tuple[str, int]
 LOG_APPEND_TIME = 1
@@ -65,10 +68,25 @@ class MemoryTopics:
         log.append(record)
         return record
 
-    def check(self, topic: str, partition: int | None) -> None:
-        """Raise UsageError for a partition that the topic does not have."""
-        if partition is not None:
-            checked(topic, partition, self.partitions)
+    def check(self, output: Output) -> None:
+        """Raise what a producer or broker raises, by default, for a record that it never takes.
+
+        Raises:
+            BrokerError: no topic can have this name.
+            UsageError: the topic does not have the partition.
+            RecordTooLargeError: the record is larger than a topic takes, without compression.
+        """
+        if fault := topic_name_fault(output.topic):
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{output.topic!r}: {fault}")
+        if output.partition is not None:
+            checked(output.topic, output.partition, self.partitions)
+        batch = BatchBuilder()
+        batch.append(0, output.key, output.value, output.headers)
+        if batch.size > DEFAULT_MAX_MESSAGE_BYTES:
+            raise RecordTooLargeError(
+                f"a record of {batch.size:,} bytes is larger than the max.message.bytes of "
+                f"{output.topic}, which is {DEFAULT_MAX_MESSAGE_BYTES:,} by default"
+            )
 
     @property
     def names(self) -> set[str]:
@@ -132,6 +150,7 @@ class MemoryProducer:
         *,
         headers: Sequence[Header] = (),
     ) -> Stored:
-        """Store a record."""
+        """Store a record. Raises as `MemoryTopics.check`."""
         self._reach(f"before {topic} gets a record")
+        self._topics.check(Output(topic, value, key, partition, headers))
         return Stored(self._topics.append(topic, value, key, partition, headers, self._now_ms()))

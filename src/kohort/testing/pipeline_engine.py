@@ -42,6 +42,11 @@ class Engine(Protocol):
 
     @property
     def now_ms(self) -> int: ...
+    @property
+    def moved_ms(self) -> int:
+        """How far `move_to` has moved the clock, without what passes while batches run."""
+        ...
+
     def append(
         self,
         topic: str,

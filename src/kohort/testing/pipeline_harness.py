@@ -142,10 +142,11 @@ class PipelineHarness:
         Args:
             duration: "5m", "1h30m", several as in "5m 30m", or milliseconds.
         """
-        until_ms = self.now_ms + parse_duration_ms(duration)
+        engine = self._engine
+        until_ms = engine.moved_ms + parse_duration_ms(duration)
         self.run()
         self._run_until(until_ms)
-        self._engine.move_to(until_ms)
+        engine.move_to(self.now_ms + max(0, until_ms - engine.moved_ms))
 
     def run_to_end(self) -> None:
         """Let time pass until no record waits any more."""
@@ -153,9 +154,13 @@ class PipelineHarness:
         self._run_until(None)
 
     def _run_until(self, until_ms: int | None) -> None:
+        """Run what is due until the clock was moved so far. Time that batches take comes on top."""
+        engine = self._engine
         for _ in range(MAX_DUE_TIMES):
-            due_ms = self._engine.next_due_ms(self.retries())
-            if due_ms is None or (until_ms is not None and due_ms > until_ms):
+            due_ms = engine.next_due_ms(self.retries())
+            if due_ms is None:
+                return
+            if until_ms is not None and due_ms - self.now_ms > until_ms - engine.moved_ms:
                 return
             self._engine.move_to(max(due_ms, self.now_ms + 1))
             self.run()

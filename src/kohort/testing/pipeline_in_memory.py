@@ -50,6 +50,11 @@ class MemoryEngine:
         """The harness's clock."""
         return self._now_ms
 
+    @property
+    def moved_ms(self) -> int:
+        """All of its time: none passes while handlers run."""
+        return self._now_ms - int(START.timestamp() * 1_000)
+
     def append(
         self,
         topic: str,

@@ -58,6 +58,7 @@ class SparkEngine:
         self._reach = reach
         self._died: Crashed | None = None
         self._ahead_ms = 0
+        self._moved_ms = 0
         self._cluster = Cluster(offsets_retention_minutes=525_600).start()
         pipeline.bootstrap_servers = self._cluster.bootstrap
         pipeline.checkpoint = str(directory / "checkpoint")
@@ -79,6 +80,11 @@ class SparkEngine:
     def now_ms(self) -> int:
         """The wall clock, and what the test has moved it."""
         return time.time_ns() // 1_000_000 + self._ahead_ms
+
+    @property
+    def moved_ms(self) -> int:
+        """What the test has moved the clock, without `LATER_MS`."""
+        return self._moved_ms
 
     def append(
         self,
@@ -115,7 +121,9 @@ class SparkEngine:
 
     def move_to(self, time_ms: int) -> None:
         """Let the clocks show this time."""
-        ms = max(0, time_ms - self.now_ms) + LATER_MS
+        moved_ms = max(0, time_ms - self.now_ms)
+        self._moved_ms += moved_ms
+        ms = moved_ms + LATER_MS
         self._cluster.advance(ms / 1000)
         self._ahead_ms += ms
         self._pipeline.skew_ms = -self._ahead_ms

@@ -57,7 +57,8 @@ class InlinePool:
             self._report(Finished(self.name, items, outcomes, 0.0))
 
     def run(self, items: list[Item]) -> Sequence[Outcome] | None:
-        """The outcomes of the handlers. Raises what ends a worker."""
+        """The outcomes of the handlers. Raises what ends a worker, and UsageError for coroutine
+        handlers within a coroutine: their loop cannot run inside another."""
         if self.name != "tasks":
             return self._invoker.run(items)
         return self._tasks().run(self._invoker, items)
@@ -67,7 +68,7 @@ class InlinePool:
         if self._coroutines is None:
             return True
         try:
-            return self._coroutines.close(timeout_s)
+            return self._tasks().close(timeout_s)
         except Exception as error:  # of a lifespan: it ends the program
             self._report(Finished(self.name, [], None, 0.0, error))
             return True
@@ -79,7 +80,11 @@ class InlinePool:
             coroutines.kill()
 
     def _tasks(self) -> InlineTasks:
-        from kohort.processing.workers.inline_tasks import InlineTasks  # for those who use it
+        from kohort.processing.workers.inline_tasks import (  # asyncio, for those who use it
+            InlineTasks,
+            refuse_running_loop,
+        )
 
+        refuse_running_loop()
         self._coroutines = self._coroutines or InlineTasks(self._lifespans)
         return self._coroutines

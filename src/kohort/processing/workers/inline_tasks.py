@@ -24,13 +24,9 @@ from kohort.processing.workers.task_pool import Lifespan, run_async
 
 
 class InlineTasks:
-    """A loop, and what is open on it.
-
-    Raises UsageError within a coroutine: its loop would have to run inside another.
-    """
+    """A loop, and what is open on it."""
 
     def __init__(self, lifespans: Sequence[Lifespan] = ()) -> None:
-        _refuse_running_loop()
         self._runner = asyncio.Runner()
         self._lifespans = lifespans
         self._context: contextvars.Context | None = None
@@ -90,7 +86,8 @@ class InlineTasks:
         return bool(done)
 
 
-def _refuse_running_loop() -> None:
+def refuse_running_loop() -> None:
+    """Raise UsageError within a coroutine: a loop cannot run inside another."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
