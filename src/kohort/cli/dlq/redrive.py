@@ -231,8 +231,9 @@ def _show(name: str, report: Report, output: str, *, sent: bool, err: bool = Fal
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
     if report.too_large:
         lines.append(
-            "for those that are too large raise max.message.bytes of the target, or make them "
-            "smaller with --edit; this --id passes them, another one sends them"
+            "for those that are too large, raise max.message.bytes of the target (and "
+            "max.request.size, if you set it), or make them smaller with --edit. Then use another "
+            "--id: this one has passed them"
         )
     if sent and not report.finished:
         lines.append(f"stopped; `--id {name}` continues from here")
