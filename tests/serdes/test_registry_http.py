@@ -248,7 +248,7 @@ def test_who_waits_for_the_same_request_shares_its_failure() -> None:
         with ThreadPoolExecutor(4) as pool:
             errors = [pool.submit(asks.by_id, 1) for _ in range(4)]
             first = held.get(timeout=PATIENCE_S)
-            until(lambda: [turn.callers for turn in asks._turns._turns.values()] == [4])
+            until(lambda: [flight.callers for flight in asks._flights._flights.values()] == [4])
             first.close()
             found = [each.exception(PATIENCE_S) for each in errors]
         assert {type(error) for error in found} == {ConnectionFailedError}

@@ -7,7 +7,7 @@ Rules:
   is retriable.
 - Several addresses are tried in turn; what may be tried again is retriable (`registry_http`).
 - Calls block, for at most `timeout_s` an address; safe from several threads, which ask once for the
-  same answer and wait for no other (`turns`).
+  same answer and wait for no other (`single_flight`).
 
 Shell: HTTP, threads, the clock.
 """
@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from kohort.errors import ConfigError, SchemaRegistryError
 from kohort.serdes.registry_http import RegistryHttp, is_absent, misread
-from kohort.serdes.turns import Turns
+from kohort.serdes.single_flight import SingleFlight
 
 if TYPE_CHECKING:
     import ssl
@@ -87,7 +87,7 @@ class SchemaRegistry:
         self._token, self._timeout_s = token, timeout_s
         self._tls, self._max = tls, cached_max
         self._lock = threading.Lock()
-        self._turns = Turns()
+        self._flights = SingleFlight()
         self._cache: OrderedDict[Any, Any] = OrderedDict()
         self._refusals: OrderedDict[Any, _Refusal] = OrderedDict()
 
@@ -171,7 +171,7 @@ class SchemaRegistry:
         known = self._known(key)
         if known is not None:
             return known
-        with self._turns.of(key):
+        with self._flights.of(key):
             known = self._known(key)
             if known is not None:
                 return known

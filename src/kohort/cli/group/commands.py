@@ -30,10 +30,10 @@ from kohort.cli.common.group_lookup import (
 from kohort.cli.common.output import as_table, output_option, remark, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.group.delete import delete
-from kohort.cli.group.looks import Found, every, named
 from kohort.cli.group.members import remove_member
 from kohort.cli.group.offsets import delete_offsets
 from kohort.cli.group.plan import plan
+from kohort.cli.group.positions import GroupPositions, every_position, positions_of
 from kohort.cli.group.reset import reset
 from kohort.cli.group.timeline import timeline
 from kohort.cli.group.why import why
@@ -146,19 +146,19 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
     the groups only.
     """
     with open_admin(settings(client)) as admin:
-        looks, missing = named(admin, groups)
+        positions, missing = positions_of(admin, groups)
     if output == "json":
-        click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in looks]}, indent=2))
+        click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in positions]}, indent=2))
     elif output == "jsonl":
-        for one in looks:
+        for one in positions:
             click.echo(json.dumps(_as_json(one)))
     elif output == "csv":
         columns = MEMBER_COLUMNS + TARGET_COLUMNS
-        if all(f.group.epoch is None for f in looks):
+        if all(f.group.epoch is None for f in positions):
             columns = MEMBER_COLUMNS
-        show([row for f in looks for row in _member_rows(f.group)], columns, output)
+        show([row for f in positions for row in _member_rows(f.group)], columns, output)
     else:
-        click.echo("\n\n".join(_as_text(f) for f in looks))
+        click.echo("\n\n".join(_as_text(f) for f in positions))
     return report_missing(missing)
 
 
@@ -241,20 +241,22 @@ def lag(
     if watch or again:
         raise click.UsageError("--for and --watch need --total")
     with open_admin(settings(client)) as admin:
-        looks, missing = every(admin, chosen) if everything else named(admin, groups)
-    if match is not None and not looks:
+        positions, missing = (
+            every_position(admin, chosen) if everything else positions_of(admin, groups)
+        )
+    if match is not None and not positions:
         raise _none_matches(match)
-    looks = [_only(one, topics) for one in looks]
-    rows = [row for f in looks for row in f.rows]
+    positions = [_only(one, topics) for one in positions]
+    rows = [row for f in positions for row in f.rows]
     if by_topic:
         show(summed_by_topic(rows), TOPIC_COLUMNS, output)
     else:
         show(rows, LAG_COLUMNS, output)
-    silent, wanted = _silent(looks, topics, not everything)
+    silent, wanted = _silent(positions, topics, not everything)
     for sentence in silent:
         remark(sentence)
     partial = report_missing(missing)
-    return _check(looks, fail_above, wanted) or partial
+    return _check(positions, fail_above, wanted) or partial
 
 
 def _matches(pattern: str) -> Callable[[str], object]:
@@ -279,10 +281,10 @@ def _none_matches(pattern: str) -> UsageError:
     return UsageError(f"no group has {pattern!r} in its name; `kohort group list` shows all")
 
 
-def _only(look: Found, topics: Sequence[str]) -> Found:
+def _only(one: GroupPositions, topics: Sequence[str]) -> GroupPositions:
     """The group with the rows of these topics; of all when none is named."""
-    rows = tuple(row for row in look.rows if not topics or row["topic"] in topics)
-    return Found(look.group, rows)
+    rows = tuple(row for row in one.rows if not topics or row["topic"] in topics)
+    return GroupPositions(one.group, rows)
 
 
 def summed_by_topic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -333,34 +335,38 @@ def _totals(
     return report_missing(missing) or (0 if complete else EXIT_PARTIAL)
 
 
-def _silent(looks: Sequence[Found], topics: Sequence[str], named: bool) -> tuple[list[str], bool]:
+def _silent(
+    positions: Sequence[GroupPositions], topics: Sequence[str], named: bool
+) -> tuple[list[str], bool]:
     """What there are no rows of, in sentences, and whether something that was asked for is.
 
     Of all groups some have no offsets (Kafka Connect's), and most do not read a certain topic.
     """
-    names = [one.group.group_id for one in looks if not one.rows]
+    names = [one.group.group_id for one in positions if not one.rows]
     if not topics:
         return [f"group {name} has no offsets and reads nothing" for name in names], (
             named and bool(names)
         )
-    found = {row["topic"] for one in looks for row in one.rows}
-    unread = [topic for topic in topics if topic not in found] if looks else []
+    found = {row["topic"] for one in positions for row in one.rows}
+    unread = [topic for topic in topics if topic not in found] if positions else []
     asked = " or ".join(map(repr, topics))
     sentences = [
         f"group {name} has no offsets of {asked}, and does not read it" for name in names if named
     ]
-    if len(looks) > 1:
+    if len(positions) > 1:
         sentences += [
-            f"none of the {len(looks)} groups has offsets of {topic!r}, or reads it"
+            f"none of the {len(positions)} groups has offsets of {topic!r}, or reads it"
             for topic in unread
         ]
     return sentences, bool(unread)
 
 
-def _check(looks: Sequence[Found], fail_above: int | None, silent: bool) -> int:
+def _check(positions: Sequence[GroupPositions], fail_above: int | None, silent: bool) -> int:
     if fail_above is None:
         return 0
-    bad = [row for f in looks for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
+    bad = [
+        row for f in positions for row in f.rows if row["lag"] is None or row["lag"] > fail_above
+    ]
     for row in bad:
         lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"
         remark(
@@ -397,8 +403,8 @@ def _assignment_text(assignment: Iterable[TopicPartition]) -> str:
     return " ".join(f"{t}({','.join(map(str, numbers))})" for t, numbers in by_topic.items())
 
 
-def _as_text(look: Found) -> str:
-    described = look.group
+def _as_text(one: GroupPositions) -> str:
+    described = one.group
     state = {
         "group": described.group_id,
         "coordinator": _coordinator(described),
@@ -413,13 +419,13 @@ def _as_text(look: Found) -> str:
     if described.members:
         columns = MEMBER_COLUMNS + TARGET_COLUMNS if epochs else MEMBER_COLUMNS
         parts.append(as_table(_member_rows(described), columns))
-    if look.rows:
-        parts.append(as_table(look.rows, LAG_COLUMNS))
+    if one.rows:
+        parts.append(as_table(one.rows, LAG_COLUMNS))
     return "\n\n".join(parts)
 
 
-def _as_json(look: Found) -> dict[str, Any]:
-    described = look.group
+def _as_json(one: GroupPositions) -> dict[str, Any]:
+    described = one.group
     return {
         "group": described.group_id,
         "state": described.state,
@@ -427,8 +433,8 @@ def _as_json(look: Found) -> dict[str, Any]:
         "protocol_type": described.protocol_type,
         "assignment_strategy": described.protocol or None,
         "coordinator": _coordinator(described),
-        "lag": look.total_lag,
-        "unknown": look.lags.count(None),
+        "lag": one.total_lag,
+        "unknown": one.lags.count(None),
         "group_epoch": described.epoch,
         "target_assignment_epoch": described.assignment_epoch,
         "members": [
@@ -448,7 +454,7 @@ def _as_json(look: Found) -> dict[str, Any]:
             for m in described.members
         ],
         "partitions": [
-            {key: value for key, value in row.items() if key != "group"} for row in look.rows
+            {key: value for key, value in row.items() if key != "group"} for row in one.rows
         ],
     }
 

@@ -1,4 +1,6 @@
-"""Callers that want the same answer at the same time: one asks, the others wait for it.
+"""Single flight: of the callers that want the same answer at the same time, one sends the request.
+
+The others wait for its answer.
 
 Rules:
 - Callers for different keys do not wait for one another.
@@ -18,7 +20,7 @@ from copy import copy
 from kohort.errors import ConnectionFailedError
 
 
-class _Turn:
+class _Flight:
     """One key's: how many have come, and what they failed by."""
 
     def __init__(self) -> None:
@@ -27,16 +29,16 @@ class _Turn:
         self.failed: ConnectionFailedError | None = None
 
 
-class Turns:
+class SingleFlight:
     """One caller at a time for each key. Holds only keys that are asked for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[Hashable, _Turn] = {}
+        self._flights: dict[Hashable, _Flight] = {}
 
     @contextmanager
     def of(self, key: Hashable) -> Generator[None]:
-        """Have the turn of a key for a `with` statement.
+        """Send the request for a key, in a `with` statement, when no other caller does.
 
         Args:
             key: what is asked for.
@@ -45,26 +47,26 @@ class Turns:
             ConnectionFailedError: the caller that this one waited for had no answer.
         """
         with self._lock:
-            turn = self._turns.setdefault(key, _Turn())
-            turn.callers += 1
+            flight = self._flights.setdefault(key, _Flight())
+            flight.callers += 1
         try:
-            with turn.lock:
-                if turn.failed is not None:
-                    raise copy(turn.failed)
+            with flight.lock:
+                if flight.failed is not None:
+                    raise copy(flight.failed)
                 try:
                     yield
                 except ConnectionFailedError as error:
-                    turn.failed = copy(error)
+                    flight.failed = copy(error)
                     with self._lock:
-                        self._close(key, turn)
+                        self._close(key, flight)
                     raise
         finally:
             with self._lock:
-                turn.callers -= 1
-                if not turn.callers:
-                    self._close(key, turn)
+                flight.callers -= 1
+                if not flight.callers:
+                    self._close(key, flight)
 
-    def _close(self, key: Hashable, turn: _Turn) -> None:
-        """Who comes from now on has a turn of its own. The caller holds the lock."""
-        if self._turns.get(key) is turn:
-            del self._turns[key]
+    def _close(self, key: Hashable, flight: _Flight) -> None:
+        """Later callers send a request of their own. The caller holds the lock."""
+        if self._flights.get(key) is flight:
+            del self._flights[key]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class GroupPositions:
     """One group at present: its members, and the position of each of its partitions."""
 
     group: GroupDescription
@@ -44,7 +44,9 @@ class Found:
         return sum(known_ones) if known_ones else None
 
 
-def named(admin: Admin, names: Collection[str]) -> tuple[list[Found], list[KohortError]]:
+def positions_of(
+    admin: Admin, names: Collection[str]
+) -> tuple[list[GroupPositions], list[KohortError]]:
     """Groups by name, and an error for each that cannot be looked at.
 
     Args:
@@ -69,9 +71,9 @@ def named(admin: Admin, names: Collection[str]) -> tuple[list[Found], list[Kohor
     return _found(admin, held, errors)
 
 
-def every(
+def every_position(
     admin: Admin, chosen: Callable[[str], object] = bool
-) -> tuple[list[Found], list[KohortError]]:
+) -> tuple[list[GroupPositions], list[KohortError]]:
     """All classic and consumer groups whose names are chosen, and what cannot be looked at.
 
     Args:
@@ -89,7 +91,7 @@ def every(
 
 def _found(
     admin: Admin, held: Sequence[Held], errors: list[KohortError]
-) -> tuple[list[Found], list[KohortError]]:
+) -> tuple[list[GroupPositions], list[KohortError]]:
     if errors and not held:
         raise errors[0]
     owners = [{tp: m for m in group.members for tp in m.assignment} for group, _ in held]
@@ -97,14 +99,14 @@ def _found(
         sorted({*committed, *owned}) for (_, committed), owned in zip(held, owners, strict=True)
     ]
     ends = partition_offsets(admin, {tp for some in partitions for tp in some}, "latest")
-    looks = [
-        Found(
+    positions = [
+        GroupPositions(
             group,
             tuple(_row(group.group_id, tp, committed, ends, owned.get(tp)) for tp in some),
         )
         for (group, committed), owned, some in zip(held, owners, partitions, strict=True)
     ]
-    return looks, errors
+    return positions, errors
 
 
 def _row(
