@@ -27,7 +27,7 @@ def http_opener(context: ssl.SSLContext | None = None) -> OpenerDirector:
     """Opens http and https addresses, through the proxy that the environment names.
 
     Args:
-        context: whom https believes; the system's trust by default.
+        context: the certificates that https trusts; the system's by default.
 
     Returns:
         An opener that raises `HTTPError` for a redirect as for every refusal.

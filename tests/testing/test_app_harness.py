@@ -538,7 +538,10 @@ def test_a_hook_that_raises_hides_no_other_failure() -> None:
     with AppHarness(app) as harness:
         harness.send("orders", b"1")
         harness.send("orders", b"2")
-        with pytest.raises(ValueError, match="0"):
+        with pytest.raises(ValueError, match="0") as raised:
             harness.run()
+        assert raised.value.__notes__ == [
+            "on_failure raised again, for another failure: ValueError(1)"
+        ]
         assert seen == [0, 1]
         assert all(attempt.next_topic for attempt in harness.attempts)

@@ -8,6 +8,7 @@ Rules (spec 5.6, 6.3):
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from kohort.retry.headers import Origin
 from kohort.retry.ledger import LedgerRow, Place
 from kohort.retry.store import ENDED, NEWEST, Store
 
+log = logging.getLogger("kohort.retry")
 T = TypeVar("T")
 _FIRST_FAILED = (
     "(SELECT min(f.created_at) FROM kohort_ledger f "
@@ -221,7 +223,13 @@ def _app_topics(store: Store) -> list[tuple[str, str]]:
         rows = store.query("SELECT DISTINCT pipeline, topic FROM kohort_progress")
     except KohortError:
         raise
-    except Exception:  # every database has its own classes; an older store lacks the table
+    except Exception as error:  # every database has its own classes
+        log.warning(
+            "the progress of apps in %s cannot be read, so only pipelines are known: %s (a store "
+            "of before version 0.1 has none)",
+            without_password(store.url),
+            error,
+        )
         return []
     return [(str(name), str(topic)) for name, topic in rows]
 

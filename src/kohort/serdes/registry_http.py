@@ -122,7 +122,7 @@ class RegistryHttp:
             return ""
         token: object = self._token
         if callable(token):
-            token = _given(token)
+            token = _from_function(token)
             if wrong := _wrong_token(token):
                 raise _no_fault_of_the_schema(
                     f"the token function for the schema registry gave a token that {wrong}; mend it"
@@ -149,7 +149,8 @@ def _no_fault_of_the_schema(text: str, status: int | None = None) -> SchemaRegis
     return error
 
 
-def _given(token: Callable[[], object]) -> object:
+def _from_function(token: Callable[[], object]) -> object:
+    """The token that the user's function returns."""
     try:
         return token()
     except OSError as error:

@@ -50,6 +50,7 @@ from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.testing.journey import Attempt, as_svg, as_text
 from kohort.testing.memory_topics import MemoryProducer, MemoryTopics, TopicPartition
+from kohort.testing.used_stores import used_store
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_TURNS: Final = 100_000
@@ -442,6 +443,8 @@ class AppHarness:
                 except Exception as error:  # the hook is the user's, and may raise anything
                     errors.append(error)
         if errors:  # an app logs them; a test is to see them
+            for error in errors[1:]:
+                errors[0].add_note(f"on_failure raised again, for another failure: {error!r}")
             raise errors[0]
 
     def _complete(self, failed: FailedAttempt) -> None:
@@ -573,20 +576,13 @@ def _names(items: Sequence[Item]) -> str:
 
 
 def _refuse_progress(store: Store, group: str) -> None:
-    """Topics are new in each harness: below older progress all their records count as done."""
     done = store.query(
         "SELECT topic, partition, next_offset FROM kohort_progress "
         "WHERE pipeline = ? AND next_offset <> ? ORDER BY topic, partition",
         (group, NOWHERE),
     )
     if done:
-        topic, partition, next_offset = done[0]
-        raise UsageError(
-            f"the store has the progress of an earlier run of group {group} "
-            f"({topic}-{partition} is done up to offset {next_offset}), and the topics of this "
-            "harness are new: their first records would count as done. Give each harness a fresh "
-            "store"
-        )
+        raise used_store(f"group {group}", *done[0])
 
 
 def _taken_over(group: str, partitions: Iterable[TopicPartition]) -> str:

@@ -31,6 +31,7 @@ from kohort.retry.headers import Header
 from kohort.retry.ledger import LedgerRow, Status
 from kohort.retry.store import Store
 from kohort.testing.pipeline_engine import Crashed, Engine, FailedRecord
+from kohort.testing.used_stores import used_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,12 +221,7 @@ class PipelineHarness:
 
 
 def _refuse_progress(store: Store, pipeline: str) -> None:
-    """Topics are new in each harness: below an older fence all their records count as done."""
     for fence in store.fences(pipeline):
         if fence.next_offset > 0:
-            raise UsageError(
-                f"the store has the progress of an earlier run of pipeline {pipeline} "
-                f"({fence.topic}-{fence.partition} is done up to offset {fence.next_offset}), and "
-                "the topics of this harness are new: their first records would count as done. "
-                "Give each harness a fresh store"
-            )
+            owner = f"pipeline {pipeline}"
+            raise used_store(owner, fence.topic, fence.partition, fence.next_offset)

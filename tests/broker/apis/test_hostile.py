@@ -189,8 +189,8 @@ def test_what_a_request_repeats_is_answered_once(harness: Harness) -> None:
 
     topics = [TopicRequest(name="t", partition_indexes=[1, 0, 1]) for _ in range(2)]
     producers = harness.ask(DescribeProducersRequest(topics=topics), DescribeProducersResponse)
-    told = [(t.name, p.partition_index) for t in producers.topics for p in t.partitions]
-    assert told == [("t", 1), ("t", 0)]
+    pairs = [(t.name, p.partition_index) for t in producers.topics for p in t.partitions]
+    assert pairs == [("t", 1), ("t", 0)]
 
 
 def test_offsets_that_a_request_repeats_are_answered_once(harness: Harness) -> None:
@@ -200,7 +200,7 @@ def test_offsets_that_a_request_repeats_are_answered_once(harness: Harness) -> N
         topic = OffsetFetchRequestTopics(name="t", partition_indexes=list(numbers))
         return OffsetFetchRequestGroup(group_id="g", topics=[topic, topic])
 
-    def told(*groups: OffsetFetchRequestGroup) -> list[tuple[str, int]]:
+    def answered(*groups: OffsetFetchRequestGroup) -> list[tuple[str, int]]:
         request = OffsetFetchRequest(groups=list(groups))
         answer = harness.ask(request, OffsetFetchResponse, 9)
         return [
@@ -210,7 +210,7 @@ def test_offsets_that_a_request_repeats_are_answered_once(harness: Harness) -> N
             for part in topic.partitions
         ]
 
-    assert told(some(1, 0, 1), some(2, 1)) == [("g", 1), ("g", 0), ("g", 2)]
+    assert answered(some(1, 0, 1), some(2, 1)) == [("g", 1), ("g", 0), ("g", 2)]
     every = OffsetFetchRequestGroup(group_id="g", topics=None)
     answer = harness.ask(OffsetFetchRequest(groups=[every, some(1), every]), OffsetFetchResponse, 9)
     assert [group.group_id for group in answer.groups] == ["g"]

@@ -203,8 +203,8 @@ def test_a_commit_past_the_end_of_the_log_is_a_dash(
     assert "is unknown" in ran.err
     (group,) = kohort("group", "describe", "ahead", "-o", "json").json["groups"]
     assert (group["lag"], group["unknown"]) == (None, 1)
-    told = kohort("group", "why", "ahead", "--for", "1ms", "-o", "json").json
-    assert (told["lag"], told["unknown"], told["partitions"][0]["lag"]) == (None, 1, None)
+    why = kohort("group", "why", "ahead", "--for", "1ms", "-o", "json").json
+    assert (why["lag"], why["unknown"], why["partitions"][0]["lag"]) == (None, 1, None)
     assert (
         kohort("group", "why", "ahead", "--for", "1ms")
         .lines[0]

@@ -153,15 +153,15 @@ def test_records_that_do_not_exist_are_neither_read_again_nor_skipped(
     kohort("produce", "short", stdin=b"a\nb\nc\nd\ne\n")
     place = TopicPartition("short", 0)
 
-    def told(at: int, where: str) -> list[str]:
+    def reset_row(at: int, where: str) -> list[str]:
         admin.alter_group_offsets("mover", {place: at})
         line = kohort("group", "reset", "mover", "--to", where, "-o", "csv").lines[1]
         return line.split(",")[3:]
 
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.delete_records({place: 2})
-        assert told(1, "earliest") == ["1", "2", "0", "0"]
-        assert told(1, "latest") == ["1", "5", "0", "3"]
-        assert told(900, "latest") == ["900", "5", "0", "0"]
-        assert told(900, "earliest") == ["900", "2", "3", "0"]
-        assert told(4, "3") == ["4", "3", "1", "0"]
+        assert reset_row(1, "earliest") == ["1", "2", "0", "0"]
+        assert reset_row(1, "latest") == ["1", "5", "0", "3"]
+        assert reset_row(900, "latest") == ["900", "5", "0", "0"]
+        assert reset_row(900, "earliest") == ["900", "2", "3", "0"]
+        assert reset_row(4, "3") == ["4", "3", "1", "0"]

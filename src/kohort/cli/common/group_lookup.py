@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 
-    Held = tuple[GroupDescription, Mapping[TopicPartition, OffsetAndMetadata]]
+    GroupOffsets = tuple[GroupDescription, Mapping[TopicPartition, OffsetAndMetadata]]
 
 DEAD = "Dead"
 
@@ -54,7 +54,8 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
     distinct = list(dict.fromkeys(names))
     if len(distinct) > FEW:
         held, failed = surveyed(admin, distinct)
-        return _some([group for group, _ in held], failed), failed
+        raise_if_none(held, failed)
+        return [group for group, _ in held], failed
     described: dict[str, GroupDescription] = {}
     errors: list[KohortError] = []
     timeout_s: float | None = None
@@ -66,18 +67,20 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
             if isinstance(error, ConnectionFailedError | KafkaTimeoutError):
                 timeout_s = BRIEF_S
     errors += _missing(admin, described)
-    return _some([one for one in described.values() if one.state != DEAD], errors), errors
+    there = [one for one in described.values() if one.state != DEAD]
+    raise_if_none(there, errors)
+    return there, errors
 
 
-def _some(there: list[GroupDescription], errors: Sequence[KohortError]) -> list[GroupDescription]:
-    if errors and not there:
+def raise_if_none(found: Sequence[object], errors: Sequence[KohortError]) -> None:
+    """Raise the first error where nothing was found."""
+    if errors and not found:
         raise errors[0]
-    return there
 
 
 def surveyed(
     admin: Admin, names: Iterable[str] | None, chosen: Callable[[str], object] = bool
-) -> tuple[list[Held], list[KohortError]]:
+) -> tuple[list[GroupOffsets], list[KohortError]]:
     """Groups with their committed offsets, in a few requests for each broker.
 
     Args:
@@ -92,7 +95,7 @@ def surveyed(
     survey = admin.survey_groups()
     listed = {name: one.listing for name, one in survey.groups.items()}
     everything = [name for name, one in listed.items() if one.describable]
-    held: list[Held] = []
+    held: list[GroupOffsets] = []
     errors: list[KohortError] = []
     lost = names is None
     for name in filter(chosen, everything if names is None else dict.fromkeys(names)):

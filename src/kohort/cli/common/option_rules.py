@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.core import ParameterSource
 
-_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+_SET_BY_USER = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def refuse_beside(chosen: str, others: tuple[str, ...], why: str = "") -> None:
@@ -18,7 +18,9 @@ def refuse_beside(chosen: str, others: tuple[str, ...], why: str = "") -> None:
     """
     context = click.get_current_context()
     options = {each.name: each.opts[-1] for each in context.command.params}
-    ignored = [options[name] for name in others if context.get_parameter_source(name) in _GIVEN]
+    ignored = [
+        options[name] for name in others if context.get_parameter_source(name) in _SET_BY_USER
+    ]
     if ignored:
         reason = f", which {why}" if why else ""
         raise click.UsageError(

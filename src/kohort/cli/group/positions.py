@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kohort.cli.common.group_lookup import FEW, known, surveyed
+from kohort.cli.common.group_lookup import FEW, known, raise_if_none, surveyed
 from kohort.errors import KohortError
 from kohort.lean import dataclass
 from kohort.observe.snapshot import records_between
 from kohort.sampling.log_offsets import partition_offsets
 
 if TYPE_CHECKING:
-    from kohort.cli.common.group_lookup import Held
+    from kohort.cli.common.group_lookup import GroupOffsets
     from kohort.client.admin.admin import Admin
     from kohort.client.admin.types import GroupDescription, MemberDescription
     from kohort.client.common.types import OffsetAndMetadata, TopicPartition
@@ -62,7 +62,7 @@ def positions_of(
     if len(set(names)) > FEW:
         return _found(admin, *surveyed(admin, names))
     there, errors = known(admin, names)
-    held: list[Held] = []
+    held: list[GroupOffsets] = []
     for described in there:
         try:
             held.append((described, admin.list_group_offsets(described.group_id)))
@@ -90,10 +90,9 @@ def every_position(
 
 
 def _found(
-    admin: Admin, held: Sequence[Held], errors: list[KohortError]
+    admin: Admin, held: Sequence[GroupOffsets], errors: list[KohortError]
 ) -> tuple[list[GroupPositions], list[KohortError]]:
-    if errors and not held:
-        raise errors[0]
+    raise_if_none(held, errors)
     owners = [{tp: m for m in group.members for tp in m.assignment} for group, _ in held]
     partitions = [
         sorted({*committed, *owned}) for (_, committed), owned in zip(held, owners, strict=True)

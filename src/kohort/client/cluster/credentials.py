@@ -151,7 +151,7 @@ class Credentials:
         waiting, self._waiting = self._waiting, []
         now_ms = loop.wall_ms()
         if isinstance(outcome, KohortError):
-            outcome = self._held(outcome, now_ms)
+            outcome = self._still_valid(outcome, now_ms)
         else:
             end_ms = now_ms if outcome.expires_ms is None else outcome.expires_ms
             self._token = outcome
@@ -159,7 +159,7 @@ class Credentials:
         for ready in waiting:
             ready(outcome if isinstance(outcome, KohortError) else OAuthBearerClient(outcome))
 
-    def _held(self, error: KohortError, now_ms: int) -> Token | KohortError:
+    def _still_valid(self, error: KohortError, now_ms: int) -> Token | KohortError:
         """The old token while it lasts; the error of its renewal when there is none."""
         token = self._token
         if token is None or token.expires_ms is None or token.expires_ms - now_ms <= _LOGIN_MS:

@@ -57,7 +57,7 @@ def fetch_token(
         },
     )
     try:
-        with http_opener(_believed(ca_file)).open(request, timeout=timeout_ms / 1_000) as answer:
+        with http_opener(_tls_context(ca_file)).open(request, timeout=timeout_ms / 1_000) as answer:
             body = body_of(answer, _MAX_ANSWER_BYTES)
     except HTTPError as error:
         error.close()
@@ -70,7 +70,7 @@ def fetch_token(
     return _token_of(body, client_id, url, now_ms)
 
 
-def _believed(ca_file: str | None) -> ssl.SSLContext:
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)

@@ -96,6 +96,9 @@ class Audit:
         except KohortError as error:
             self.add(who, action, it.target, f"failed: {error}", details)
             raise
+        except Exception as error:  # a bug of ours: what was done by then is not known
+            self.add(who, action, it.target, f"not known: {error!r}", details)
+            raise
         self.add(who, action, it.target, it.outcome, details)
 
     def add(

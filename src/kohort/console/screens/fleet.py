@@ -55,8 +55,8 @@ class Fleet:
         return self._control
 
 
-def told(answers: Iterable[Answer]) -> str:
-    """What processes have answered to a command, as text."""
+def as_text(answers: Iterable[Answer]) -> str:
+    """The answers of processes to a command, in one line."""
     return "; ".join(
         f"{one.process}: {'no answer' if one.result is None else one.result.text}"
         for one in answers

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen
-from kohort.console.screens.fleet import told
+from kohort.console.screens.fleet import as_text
 from kohort.console.views.processes import process_view, processes_view
 from kohort.errors import UsageError
 from kohort.remote.messages import Action
@@ -47,7 +47,7 @@ def command(desk: Desk, asked: Asked) -> Redirect:
     if action is Action.DRAIN and asked.form.get("confirm") != group:
         raise UsageError(f"type {group!r} to confirm: its process ends when it has drained")
     with desk.audit.doing(asked.form["who"], word, name or group) as it:
-        it.outcome = told(desk.fleet.send(group, action, name))
+        it.outcome = as_text(desk.fleet.send(group, action, name))
     if action is Action.DRAIN or not name:
         return Redirect(f"/processes?{urlencode({'group': group})}")
     return Redirect(f"/process?{urlencode({'name': name})}")

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from kohort.client.common.types import TopicPartition
 from kohort.console.screens.dead_letters import owners_of, sizes_of
 from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
-from kohort.console.screens.fleet import told
+from kohort.console.screens.fleet import as_text
 from kohort.console.views.retries import (
     LISTED,
     retries_view,
@@ -81,7 +81,7 @@ def act(desk: Desk, asked: Asked) -> Redirect:
     with desk.audit.doing(who, word, at, details) as it:
         answers = desk.fleet.send(owner.group, OF_RECORD[word], at=at, by=who)
         done = [one for one in answers if one.result is not None and one.result.ok]
-        it.outcome = told(done or answers)
+        it.outcome = as_text(done or answers)
     if not done:
         raise UsageError(f"no process has done it: {it.outcome}")
     return Redirect(f"/retries/group?{urlencode({'topic': owner.topic, 'group': owner.group})}")
