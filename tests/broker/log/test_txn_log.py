@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
 from kohort.broker.base.config import BrokerConfig
 from kohort.broker.log import producers as producers_module
 from kohort.broker.log.cleaner import clean
-from kohort.broker.log.files import MemoryFiles
+from kohort.broker.log.files import MemoryFile, MemoryFiles
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.producers import Producers
@@ -211,6 +213,34 @@ def test_old_markers_go_with_their_records() -> None:
 
 def test_a_damaged_index_is_built_again() -> None:
     """L6: `.txnindex` is Kafka's format, and is not believed when its checksum does not match."""
+    world = with_damaged_indexes()
+    assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS], ids=errno.errorcode.get)
+def test_a_damaged_index_is_built_again_where_nothing_can_be_written(
+    error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk took a partition offline that could be read (seed 78002142)."""
+    world = with_damaged_indexes()
+
+    def refuse(*args: object) -> NoReturn:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(MemoryFile, "append", refuse)
+        full_disk.setattr(MemoryFiles, "rename", refuse)
+        assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
+        for segment in world.log.segments[:-1]:
+            segment.index.forget()  # as when the indexes of other logs need the memory
+        assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
+    assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
+    world.log = world.opened(clean=True)
+    assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
+
+
+def with_damaged_indexes() -> World:
+    """A world whose log was closed in order; then somebody wrote to its indexes."""
     world = World(3)
     for _ in range(80):
         world.write(1)
@@ -227,7 +257,7 @@ def test_a_damaged_index_is_built_again() -> None:
         file = world.files.open(f"t-0/{name}", create=True)
         file.append([encode_aborted([AbortedTransaction(9, 0, 10**9, 10**9)])])
     world.log = world.opened(clean=True)
-    assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
+    return world
 
 
 def test_retention_stops_at_an_open_transaction() -> None:

@@ -434,7 +434,8 @@ class PartitionLog:
                 if ended is not None:
                     note_ended(segment, producers, ended)
             if segment is not self.active:
-                segment.index.write()
+                with suppress(OSError):  # a read needs no room on the disk
+                    segment.index.write()  # else the next one builds it again
 
     def _index_used(self, segment: Segment) -> None:
         if self.index_memory is not None and segment is not self.segments[-1]:
