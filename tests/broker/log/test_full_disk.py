@@ -226,6 +226,26 @@ def test_a_broker_that_crashed_starts(reserve: bool) -> None:
     assert b'"leaders"' in (disk.read_all(TOPICS_FILE) or b"")
 
 
+def test_a_broker_starts_whose_indexes_a_power_cut_took() -> None:
+    """They are built again, and found no room: "the data directory cannot be read"."""
+    _, disk = full(log_segment_bytes=200)
+    for name in disk.list("t-0"):
+        if "index" in name:
+            disk.remove(f"t-0/{name}")
+    disk.fill()
+    again = Harness(disk, FakeEnv(), durability="os")
+    opened = topic_of(again).partitions[0].log
+    assert opened is not None
+    assert opened.unindexed
+    disk.fill()
+    again.state.write_checkpoint()
+    assert opened.unindexed
+    disk.remove("stuff")
+    again.state.write_checkpoint()
+    assert not opened.unindexed
+    assert any(name.endswith(".indexcrc") for name in disk.list("t-0"))
+
+
 def test_nor_one_whose_log_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SmallDisk()
     harness = Harness(disk, FakeEnv(), durability="os")

@@ -61,8 +61,10 @@ class World:
         self.values = 0
         self.log = self.opened(clean=True)
 
-    def opened(self, *, clean: bool) -> PartitionLog:
-        opening = Opening("t-0", self.config, durable=False, clean=clean, now_ms=WALL_MS)
+    def opened(
+        self, *, clean: bool, durable: bool = False, recovery_point: int = 0
+    ) -> PartitionLog:
+        opening = Opening("t-0", self.config, durable, clean, recovery_point, now_ms=WALL_MS)
         return open_log(self.files, opening)[0]
 
     def append(self, batch: memoryview, marker: Marker | None = None) -> int:
@@ -239,12 +241,69 @@ def test_a_damaged_index_is_built_again_where_nothing_can_be_written(
     assert read(world.log) == [(row.offset, row.value) for row in world.visible()]
 
 
-def with_damaged_indexes() -> World:
-    """A world whose log was closed in order; then somebody wrote to its indexes."""
+def test_a_log_is_opened_after_a_crash_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is to free space needs a broker that starts. The indexes are stored once there is
+    room; until then a start after another crash reads the log again, or it would show what was
+    aborted."""
+    world = with_aborted_transactions()
+    expected = [(row.offset, row.value) for row in world.visible()]
+    world.log.close(clean=False)
+    for name in world.files.list("t-0"):
+        if "index" in name:  # a power cut took what was not durable
+            world.files.remove(f"t-0/{name}")
+    point = 0
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(MemoryFile, "append", _no_room)
+        for _ in range(2):
+            world.log = world.opened(clean=False, durable=True, recovery_point=point)
+            assert read(world.log) == expected
+            point = world.log.recovery_point
+            assert point == 0
+            for segment in world.log.segments[:-1]:
+                segment.index.forget()
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                world.log.index_rest()
+    world.log.index_rest()
+    point = world.log.recovery_point
+    assert point == world.log.end.offset
+    world.log.close(clean=False)
+    world.log = world.opened(clean=False, durable=True, recovery_point=point)
+    assert read(world.log) == expected
+
+
+def test_a_clean_close_stores_the_indexes_that_found_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = with_aborted_transactions()
+    expected = [(row.offset, row.value) for row in world.visible()]
+    world.log.close(clean=False)
+    for name in world.files.list("t-0"):
+        if "index" in name:
+            world.files.remove(f"t-0/{name}")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(MemoryFile, "append", _no_room)
+        world.log = world.opened(clean=False)
+    world.log.close(clean=True)
+    world.log = world.opened(clean=True)
+    assert read(world.log) == expected
+
+
+def _no_room(*args: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def with_aborted_transactions() -> World:
+    """A world of many segments, with an aborted transaction in most."""
     world = World(3)
     for _ in range(80):
         world.write(1)
         world.end(1, world.chance.choice([COMMIT, ABORT]))
+    return world
+
+
+def with_damaged_indexes() -> World:
+    """A world whose log was closed in order; then somebody wrote to its indexes."""
+    world = with_aborted_transactions()
     world.log.close(clean=True)
     names = [n for n in world.files.list("t-0") if n.endswith(".txnindex")]
     assert len(names) > 3

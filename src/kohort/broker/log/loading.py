@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 
 from kohort.broker.log.checkpoints import LeaderEpochs
-from kohort.broker.log.files import Files, LogFile
+from kohort.broker.log.files import DISK_FULL, Files, LogFile
 from kohort.broker.log.log import EPOCHS_FILE, PartitionLog, note_ended
 from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
@@ -135,6 +135,7 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
         leader_epoch=leader_epoch,
     )
     opened.snapshot_at = recovery.snapshot_at
+    opened.unindexed = [segment for segment in recovery.unindexed if segment in segments]
     opened.flushed_offset = max(
         opened.log_start_offset, min(opening.recovery_point, opened.end.offset)
     )
@@ -160,6 +161,7 @@ class _Recovery:
         self._names = names
         self._contiguous = COMPACTED_MARKER not in names
         self.unsynced: list[LogFile] = []
+        self.unindexed: list[Segment] = []
         self.snapshot_at = -1
         self.bump = not opening.clean and any(s.size for s in segments)
         """A new leader epoch begins after a crash: readers check what they have (KIP-320)."""
@@ -285,8 +287,17 @@ class _Recovery:
         if self._opening.durable:
             self.unsynced.append(segment.file)
         if whole and later:
-            segment.index.write()
+            self._store_index(segment)
         return whole
+
+    def _store_index(self, segment: Segment) -> None:
+        """Who is to free space on a full disk needs a broker that starts: it is stored later."""
+        try:
+            segment.index.write()
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            self.unindexed.append(segment)
 
     def _drop(self, later: list[Segment]) -> None:
         """Delete segments, the last one first, before the cut: done half, it is done again."""

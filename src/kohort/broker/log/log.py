@@ -140,10 +140,18 @@ class PartitionLog:
         """How many read it in pieces just now; its sealed segments must stay."""
         self.drops = 0
         """How many segments were deleted at its start."""
+        self.unindexed: list[Segment] = []
+        """Sealed segments whose index found no room on the disk when the log was opened."""
         self.snapshot_at = -1
         """The end of the log of the last snapshot of its producers; -1: none is known."""
 
     # -- where things are
+
+    @property
+    def recovery_point(self) -> int:
+        """A start after a crash reads the log from here on."""
+        flushed = self.high.offset if self._durable else self.flushed_offset
+        return min([flushed, *(segment.base_offset for segment in self.unindexed)])
 
     @property
     def active(self) -> Segment:
@@ -154,10 +162,6 @@ class PartitionLog:
         """The end of the log: the next offset, and the position of its batch."""
         active = self.active
         return Mark(active.next_offset, active, active.size)
-
-    @property
-    def high_watermark(self) -> int:
-        return self.high.offset
 
     @property
     def size(self) -> int:
@@ -351,7 +355,7 @@ class PartitionLog:
         """Seal the active segment and begin a new one at the end of the log."""
         old = self.active
         old.index.write()
-        self.write_snapshot()
+        self._write_snapshot()
         self._rolling = True
         segment = Segment.create(
             self._files, self.directory, old.next_offset, self.config.index_interval_bytes
@@ -365,7 +369,7 @@ class PartitionLog:
         if self.sealed is not None:
             self.sealed(old)
 
-    def write_snapshot(self) -> None:
+    def _write_snapshot(self) -> None:
         """Write what is known of producers, for the end of the log; a torn one is not believed."""
         end = self.active.next_offset
         path = f"{self.directory}/{file_name(end, SNAPSHOT_SUFFIX)}"
@@ -436,6 +440,16 @@ class PartitionLog:
             if segment is not self.active:
                 with suppress(OSError):  # a read needs no room on the disk
                     segment.index.write()  # else the next one builds it again
+
+    def index_rest(self) -> None:
+        """Write the indexes that found no room when the log was opened. Raises OSError."""
+        while self.unindexed:
+            segment = self.unindexed[0]
+            if segment in self.segments:
+                if segment.index.aborted is None:
+                    self._find_aborted()
+                segment.index.write()
+            del self.unindexed[0]
 
     def _index_used(self, segment: Segment) -> None:
         if self.index_memory is not None and segment is not self.segments[-1]:
@@ -588,10 +602,11 @@ class PartitionLog:
         if self._epochs_unwritten:
             path = f"{self.directory}/{EPOCHS_FILE}"
             replace_file(self._files, path, self.epochs.encode(), durable=self._durable)
+        self.index_rest()
         if not active.index.on_disk and not active.index.is_short:
             active.index.write()
         if self.snapshot_at != active.next_offset and not (whole and active.index.is_short):
-            self.write_snapshot()
+            self._write_snapshot()
 
 
 def note_ended(segment: Segment, producers: Producers, ended: Completed) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
@@ -362,6 +363,10 @@ class BrokerState:
 
     def write_checkpoint(self) -> None:
         """Remember up to where everything is flushed."""
+        for partition in self.opened():
+            if partition.log is not None and partition.log.unindexed:
+                with suppress(OSError):  # the disk is still full; the next checkpoint tries again
+                    partition.log.index_rest()
         try:
             self.directory.checkpoint(self._flushed(), self._log_starts())
         except OSError as error:
@@ -379,11 +384,7 @@ class BrokerState:
             raise disk_refusal(error) from error
 
     def _flushed(self) -> dict[tuple[str, int], int]:
-        return {
-            p.key: p.log.high.offset if self.durable else p.log.flushed_offset
-            for p in self.opened()
-            if p.log is not None
-        }
+        return {p.key: p.log.recovery_point for p in self.opened() if p.log is not None}
 
     def _log_starts(self) -> dict[tuple[str, int], int]:
         starts = {p.key: p.log.log_start_offset for p in self.opened() if p.log is not None}
