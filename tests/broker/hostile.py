@@ -105,14 +105,14 @@ class HostileWorld:
         peer = ClientConnection(self.endpoint, line)  # type: ignore[arg-type]
         self.endpoint.peers.add(peer)
         peer.connected(line)  # type: ignore[arg-type]
-        serve: Any = peer._may_take_fast_path  # pyright: ignore[reportPrivateUsage]
+        serve: Any = peer._is_permitted  # pyright: ignore[reportPrivateUsage]
 
         def counted(entry: Any) -> bool:
             served = bool(serve(entry))
             self.taken += served
             return served
 
-        peer._may_take_fast_path = counted  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
+        peer._is_permitted = counted  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
         return line, peer
 
     def attack(self) -> str:

@@ -746,9 +746,9 @@ def test_no_groups_at_all() -> None:
 def test_a_fault_is_previewed_set_met_and_removed(there: World, visitor: Visitor) -> None:
     """Screen 13: nothing is set by looking; it meets requests until it is removed; audited."""
     query = "then=fail&api=FindCoordinator&errors=COORDINATOR_NOT_AVAILABLE&client_id=probe"
-    asked = f"/broker/fault?{query}"
+    path = f"/broker/fault?{query}"
     before = visitor.ask("/broker?format=json").json["faults"]
-    page = visitor.ask(asked)
+    page = visitor.ask(path)
     assert "FindCoordinator: answered with COORDINATOR_NOT_AVAILABLE." in page.text
     assert visitor.ask("/broker?format=json").json["faults"] == before
     form = {"form_token": page.hidden("form_token"), "fault": page.hidden("fault")}
@@ -781,13 +781,13 @@ def test_the_preview_of_a_fault_counts_the_requests_that_it_would_have_met(
     with Admin(bootstrap_servers=there.cluster.bootstrap, client_id="counted") as admin:
         admin.list_topics()
     met = sum(1 for one in there.cluster.requests if one.client_id == "counted")
-    asked = "/broker/fault?then=delay&delay_ms=200&api=Metadata"
+    path = "/broker/fault?then=delay&delay_ms=200&api=Metadata"
     view = visitor.ask("/broker/fault?then=cut&client_id=counted&format=json").json
     assert view["met"] == met > 0
-    view = visitor.ask(f"{asked}&format=json").json
+    view = visitor.ask(f"{path}&format=json").json
     assert view["met"] > 0
     assert "kohort faults add delay Metadata --ms 200 --control" in view["command"]
-    assert visitor.ask(f"{asked}&group={LONG}&format=json").json["met"] == 0
+    assert visitor.ask(f"{path}&group={LONG}&format=json").json["met"] == 0
     wrong = visitor.ask("/broker/fault?then=fail&api=Metadatta&errors=NONE&format=json").json
     assert "did you mean 'Metadata'" in wrong["note"]
 
@@ -851,10 +851,10 @@ def test_a_fault_of_the_disk_is_previewed_set_met_and_removed() -> None:
         visitor = Visitor(server.url)
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             admin.create_topics([NewTopic("written", 1)])
-        asked = "/broker/fault?then=disk&operation=append&error=ENOSPC&path=written-0/*&times=1"
-        page = visitor.ask(asked)
+        path = "/broker/fault?then=disk&operation=append&error=ENOSPC&path=written-0/*&times=1"
+        page = visitor.ask(path)
         assert "The next append of written-0/* fails with ENOSPC." in page.text
-        command = visitor.ask(f"{asked}&after=2&format=json").json["command"]
+        command = visitor.ask(f"{path}&after=2&format=json").json["command"]
         assert "disk append --error ENOSPC --path 'written-0/*' --after 2 --times 1" in command
         form = {"form_token": page.hidden("form_token"), "fault": page.hidden("fault")}
         assert visitor.ask("/broker/fault", form).status == 400, "not confirmed"

@@ -21,7 +21,7 @@ from kohort.transactions.shard import TransactionShard
 from kohort.transactions.states import (
     ANSWERS,
     TRANSITIONS,
-    Asked,
+    RequestKind,
     Step,
     TransactionEvent,
     TransactionState,
@@ -172,16 +172,16 @@ STEPS = {
 }
 
 
-def ask(bench: Bench, asked: Asked) -> int | None:
+def ask(bench: Bench, asked: RequestKind) -> int | None:
     """Ask as the row says; the code, or None while the answer waits."""
     now, before = Given(7, 4), Given(7, 3)
-    if asked is Asked.INIT:
+    if asked is RequestKind.INIT:
         return bench.init().error_code
-    if asked in (Asked.ADD, Asked.VERIFY):
-        return bench.add(now, T1, verify=asked is Asked.VERIFY)
-    commit = asked in (Asked.COMMIT, Asked.COMMIT_2, Asked.COMMIT_2_RETRY)
-    version = BEFORE if asked in (Asked.COMMIT, Asked.ABORT) else KIP_890
-    retry = asked in (Asked.COMMIT_2_RETRY, Asked.ABORT_2_RETRY)
+    if asked in (RequestKind.ADD, RequestKind.VERIFY):
+        return bench.add(now, T1, verify=asked is RequestKind.VERIFY)
+    commit = asked in (RequestKind.COMMIT, RequestKind.COMMIT_2, RequestKind.COMMIT_2_RETRY)
+    version = BEFORE if asked in (RequestKind.COMMIT, RequestKind.ABORT) else KIP_890
+    retry = asked in (RequestKind.COMMIT_2_RETRY, RequestKind.ABORT_2_RETRY)
     answer = bench.end(before if retry else now, commit=commit, version=version)
     return None if answer is None else answer.error_code
 

@@ -193,10 +193,10 @@ class FlightsProducer:
 
 def _ends(admin: Admin, topic: str, partitions: int) -> dict[int, int]:
     """The offset after the last record of every partition."""
-    asked: dict[TopicPartition, OffsetSpec] = {
+    specs: dict[TopicPartition, OffsetSpec] = {
         TopicPartition(topic, partition): "latest" for partition in range(partitions)
     }
-    return {tp.partition: found.offset for tp, found in admin.list_offsets(asked).items()}
+    return {tp.partition: found.offset for tp, found in admin.list_offsets(specs).items()}
 
 
 def _send(producer: Producer, topic: str, events: list[Event]) -> None:

@@ -156,14 +156,14 @@ class DueSchedule:
 
     def questions(self, starts: dict[TopicPartition, int], now_ms: int) -> list[Question]:
         """What must be asked now; partitions whose cached answer still holds are left out."""
-        asked: list[Question] = []
+        questions: list[Question] = []
         for partition, start in starts.items():
             known = self._open.get(partition)
             if known is not None and known.holds(now_ms) and known.end >= start:
                 continue
             target = now_ms - self.delays_ms[partition[0]] - self.skew_ms + 1
-            asked.append(Question(partition, start, max(target, 0)))
-        return asked
+            questions.append(Question(partition, start, max(target, 0)))
+        return questions
 
     def answer(self, question: Question, answer: Answer, now_ms: int) -> Outcome:
         """Take a broker's answer. NeedProof and NeedScan ask for a fuller one."""

@@ -86,7 +86,7 @@ class Choice:
             (self.error_class, retry.error_class),
             (self.fingerprint, retry.fingerprint),
         )
-        if any(asked is not None and asked != value for asked, value in pairs):
+        if any(wanted is not None and wanted != value for wanted, value in pairs):
             return False
         if self.since_ms is not None and retry.last_failed_at_ms < self.since_ms:
             return False

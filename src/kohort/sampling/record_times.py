@@ -61,10 +61,10 @@ class RecordTimes:
             Milliseconds since 1970, negative for a record that has no time, and None where no
             committed record is before the end; without those that did not answer in time.
         """
-        asked = [tp for tp, (offset, _) in spans.items() if (tp, offset) not in self._known]
-        if asked:
+        requested = [tp for tp, (offset, _) in spans.items() if (tp, offset) not in self._known]
+        if requested:
             try:
-                self._ask({tp: spans[tp] for tp in asked[:MOST]})
+                self._ask({tp: spans[tp] for tp in requested[:MOST]})
             except KohortError:
                 self.close()  # a new consumer asks next time
         places = {tp: (tp, offset) for tp, (offset, _) in spans.items()}

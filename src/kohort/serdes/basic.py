@@ -27,15 +27,15 @@ class Serde(Generic[T]):
     Pickling keeps its class and its constructor's arguments, and creates it again from them.
     """
 
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
         made = super().__new__(cls)
-        made._made_with = (args, settings)
+        made._arguments = (args, settings)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_anew, (type(self), *self._made_with)
+        return _rebuild, (type(self), *self._arguments)
 
     def __init__(self, serialize: Callable[[T], bytes], deserialize: Callable[[bytes], T]) -> None:
         self._to, self._from = serialize, deserialize
@@ -54,7 +54,7 @@ class Serde(Generic[T]):
         return False
 
 
-def _made_anew(kind: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+def _rebuild(kind: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     return kind(*args, **settings)
 
 

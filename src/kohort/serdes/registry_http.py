@@ -82,7 +82,7 @@ class RegistryHttp:
         bearer = self._bearer()
         for base, credentials in self._bases:
             try:
-                return self._asked(base, path, body, bearer or credentials)
+                return self._request(base, path, body, bearer or credentials)
             except ConnectionFailedError as error:
                 failed.append(f"{base}: {error}")
             except SchemaRegistryError as error:
@@ -93,7 +93,7 @@ class RegistryHttp:
             raise absent
         raise ConnectionFailedError(f"no schema registry answers: {'; '.join(failed)}")
 
-    def _asked(
+    def _request(
         self, base: str, path: str, body: dict[str, Any] | None, authorization: str
     ) -> dict[str, Any]:
         """The answer of one address."""

@@ -236,5 +236,5 @@ def command_of(pid: int) -> list[bytes]:
         except OSError:
             return []
     # macOS has no /proc; there `ps` tells, with words that are only as apart as spaces make them.
-    asked = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
-    return subprocess.run(asked, capture_output=True, check=False).stdout.split()
+    command = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, check=False).stdout.split()

@@ -124,16 +124,16 @@ class Planner:
     def _starting(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition begins. What would move with time is fixed in the group."""
         group = self._options.group
-        asked = self._asked(wanted)
-        moving = self._moving(asked)
+        requested = self._request_ends(wanted)
+        moving = self._moving(requested)
         kept = self._port.committed(group, moving) if group and moving else {}
-        offsets = self._resolve({**asked, **kept})
+        offsets = self._resolve({**requested, **kept})
         fresh = {at: offsets[at] for at in moving if at not in kept}
         if fresh and self._options.commits:
             self._keep(fresh)
         return offsets
 
-    def _asked(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def _request_ends(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The start by the options: an offset, EARLIEST or LATEST."""
         options = self._options
         if options.starting_ms is not None:
@@ -158,12 +158,12 @@ class Planner:
             )
         return {at: s.offset if s.offset >= 0 else LATEST for at, s in by_time.items()}
 
-    def _moving(self, asked: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    def _moving(self, requested: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """The partitions whose start the group decides, or keeps when there is one."""
         options = self._options
         if options.starting == GROUP and options.starting_ms is None:
-            return list(asked)
-        return [at for at, o in asked.items() if o == LATEST] if options.group else []
+            return list(requested)
+        return [at for at, o in requested.items() if o == LATEST] if options.group else []
 
     def _resolve(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """-2 and -1 as offsets, after the connector's manner."""
@@ -225,9 +225,9 @@ class Planner:
         if self._options.streaming and not self._has_records(origin, target):
             self.ends.update(origin)
             target = dict(origin)
-        if self._made_anew(origin, self._target):
+        if self._is_recreated(origin, self._target):
             return self._next(start, max_offsets)
-        if self._better_later(lag(origin, target)):
+        if self._should_wait(lag(origin, target)):
             return start
         end = self._admitted(origin, target, max_offsets)
         offsets = {**start.next, **end}
@@ -269,7 +269,7 @@ class Planner:
         self._no_records_until |= {at: end for at, (_, end) in news.items()}
         return False
 
-    def _made_anew(
+    def _is_recreated(
         self, origin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> bool:
         """Whether a topic whose end has moved is another topic of that name by now.
@@ -355,7 +355,7 @@ class Planner:
         caps = self._port.by_time(dict.fromkeys(times, until_ms))
         return aligned(origin, target, times, {at: s.offset for at, s in caps.items()})
 
-    def _better_later(self, records: int) -> bool:
+    def _should_wait(self, records: int) -> bool:
         """Whether a batch waits for more: `minOffsetsPerTrigger`, for at most `maxTriggerDelay`.
 
         The first batch of a process does not wait, nor what AvailableNow is to finish.

@@ -224,13 +224,13 @@ def _submitted() -> dict[str, str]:
     return dict(pyspark.SparkConf().getAll())
 
 
-def _master(asked: str | None, submitted: Mapping[str, str]) -> str:
+def _master(requested: str | None, submitted: Mapping[str, str]) -> str:
     """The master in force."""
     master = submitted.get("spark.master")
     if master is None:
-        return asked or os.environ.get("SPARK_MASTER") or "local[*]"
-    if asked is not None and asked != master:
-        log.warning("master %s of spark-submit is used, not %s", master, asked)
+        return requested or os.environ.get("SPARK_MASTER") or "local[*]"
+    if requested is not None and requested != master:
+        log.warning("master %s of spark-submit is used, not %s", master, requested)
     return master
 
 

@@ -114,9 +114,9 @@ class KohortDataSource(DataSource):
         options = parse_source(self._read_options(schema), streaming=True)
         return StreamReader(options, typed(options, schema))
 
-    def _check_schema(self, asked: StructType) -> None:
+    def _check_schema(self, requested: StructType) -> None:
         """Refuse a schema of the user's: what is read follows from the options."""
-        if asked.names != list(columns(parsed(self._read_options(asked)))):
+        if requested.names != list(columns(parsed(self._read_options(requested)))):
             raise ConfigError(
                 "the schema of format kohort follows from its options: leave .schema(...) out, "
                 "choose columns by the option columns, and give the schema of values as valueSchema"

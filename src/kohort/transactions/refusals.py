@@ -90,11 +90,11 @@ def refused(reply: Reply, code: int) -> Reply:
 
 
 def add_result(
-    asked: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], int]
+    transaction: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], int]
 ) -> AddPartitionsToTxnResult:
     """One transaction's part of the answer to AddPartitionsToTxn, a code for each partition."""
     return AddPartitionsToTxnResult(
-        transactional_id=asked.transactional_id,
+        transactional_id=transaction.transactional_id,
         topic_results=[
             AddPartitionsToTxnTopicResult(
                 name=topic.name,
@@ -105,6 +105,6 @@ def add_result(
                     for p in topic.partitions
                 ],
             )
-            for topic in asked.topics
+            for topic in transaction.topics
         ],
     )

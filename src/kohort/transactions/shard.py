@@ -40,7 +40,7 @@ from kohort.transactions.records import (
 from kohort.transactions.refusals import add_result, refusal_of, refused
 from kohort.transactions.states import (
     ENDING,
-    Asked,
+    RequestKind,
     Step,
     TransactionEvent,
     TransactionState,
@@ -262,7 +262,7 @@ class TransactionShard:
             code = self._fault_of_init(request, transactional_id, known)
             if not code:
                 state = TransactionState.DEAD if known is None else known.state
-                step = answer(Asked.INIT, state)
+                step = answer(RequestKind.INIT, state)
                 if step is Step.FENCE:
                     assert known is not None
                     self._fence(transactional_id, known, now_ms, out)
@@ -351,29 +351,33 @@ class TransactionShard:
 
     def _add(
         self,
-        asked: AddPartitionsToTxnTransaction,
+        transaction: AddPartitionsToTxnTransaction,
         context: RequestContext,
         now_ms: int,
         out: TransactionEffects,
     ) -> None:
         code, known = self._fault_of_producer(
-            asked.transactional_id, asked.producer_id, asked.producer_epoch
+            transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
         )
-        partitions = {(topic.name, p) for topic in asked.topics for p in topic.partitions}
+        partitions = {(topic.name, p) for topic in transaction.topics for p in topic.partitions}
         code_of: Callable[[tuple[str, int]], int] = lambda _: int(code)  # noqa: E731
         if known is not None and not code:
-            step = answer(Asked.VERIFY if asked.verify_only else Asked.ADD, known.state)
+            step = answer(
+                RequestKind.VERIFY if transaction.verify_only else RequestKind.ADD, known.state
+            )
             if step is Step.COMPARE:
                 code_of = lambda tp: int(  # noqa: E731
                     ErrorCode.NONE if tp in known.partitions else ErrorCode.TRANSACTION_ABORTABLE
                 )
             elif step is Step.ADD:
                 kip_890 = context.api_version >= KIP_890_ADD_FROM
-                self._grow(asked.transactional_id, known, partitions, kip_890, now_ms, out)
+                self._grow(transaction.transactional_id, known, partitions, kip_890, now_ms, out)
             else:
                 assert isinstance(step, ErrorCode)
                 code = step
-        response = AddPartitionsToTxnResponse(results_by_transaction=[add_result(asked, code_of)])
+        response = AddPartitionsToTxnResponse(
+            results_by_transaction=[add_result(transaction, code_of)]
+        )
         out.replies.append(Reply(context.token, response))
 
     def _fault_of_producer(
@@ -562,7 +566,7 @@ def _step_of_end(known: Transaction, request: EndTxnRequest) -> ErrorCode | Step
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.epoch != request.producer_epoch:
         return ErrorCode.PRODUCER_FENCED
-    return answer(Asked.COMMIT if request.committed else Asked.ABORT, known.state)
+    return answer(RequestKind.COMMIT if request.committed else RequestKind.ABORT, known.state)
 
 
 def _step_of_end_2(known: Transaction, request: EndTxnRequest) -> ErrorCode | Step:
@@ -574,16 +578,17 @@ def _step_of_end_2(known: Transaction, request: EndTxnRequest) -> ErrorCode | St
     )
     if retry:
         return answer(
-            Asked.COMMIT_2_RETRY if request.committed else Asked.ABORT_2_RETRY, known.state
+            RequestKind.COMMIT_2_RETRY if request.committed else RequestKind.ABORT_2_RETRY,
+            known.state,
         )
-    asked = Asked.COMMIT_2 if request.committed else Asked.ABORT_2
+    kind = RequestKind.COMMIT_2 if request.committed else RequestKind.ABORT_2
     if known.state in ENDING:
-        return answer(asked, known.state)
+        return answer(kind, known.state)
     if known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.epoch != epoch:
         return ErrorCode.PRODUCER_FENCED
-    return answer(asked, known.state)
+    return answer(kind, known.state)
 
 
 def _markers(transactional_id: str, decided: Transaction) -> Markers:

@@ -82,7 +82,7 @@ def next_state(
     return follow(TRANSITIONS, state, event, f"transactional id {transactional_id!r}")
 
 
-class Asked(Enum):
+class RequestKind(Enum):
     """The rows of the answer table."""
 
     INIT = "InitProducerId"
@@ -135,31 +135,31 @@ def _row(*answers: Answer) -> Mapping[TransactionState, Answer]:
 
 
 # fmt: off
-ANSWERS: Final[Mapping[Asked, Mapping[TransactionState, Answer]]] = {
-    #                           Empty          Ongoing        PrepareCommit  PrepareAbort
-    #                           CompleteCommit CompleteAbort  Dead
-    Asked.INIT:            _row(Step.BEGIN,    Step.FENCE,    _BUSY,         _BUSY,
-                                Step.BEGIN,    Step.BEGIN,    Step.BEGIN),
-    Asked.ADD:             _row(Step.ADD,      Step.ADD,      _BUSY,         _BUSY,
-                                Step.ADD,      Step.ADD,      _GONE),
-    Asked.VERIFY:          _row(_NOT_IN,       Step.COMPARE,  _BUSY,         _BUSY,
-                                _NOT_IN,       _NOT_IN,       _GONE),
-    Asked.COMMIT:          _row(_WRONG,        Step.COMMIT,   _BUSY,         _WRONG,
-                                Step.AGAIN,    _WRONG,        _GONE),
-    Asked.ABORT:           _row(_WRONG,        Step.ABORT,    _WRONG,        _BUSY,
-                                _WRONG,        Step.AGAIN,    _GONE),
-    Asked.COMMIT_2:        _row(_WRONG,        Step.COMMIT,   _BUSY,         _BUSY,
-                                _WRONG,        _WRONG,        _GONE),
-    Asked.ABORT_2:         _row(Step.ABORT_NOTHING, Step.ABORT, _BUSY,       _BUSY,
-                                Step.ABORT_NOTHING, Step.ABORT_NOTHING, _GONE),
-    Asked.COMMIT_2_RETRY:  _row(_FENCED,       _FENCED,       _BUSY,         _BUSY,
-                                Step.AGAIN,    _WRONG,        _GONE),
-    Asked.ABORT_2_RETRY:   _row(_FENCED,       _FENCED,       _BUSY,         _BUSY,
-                                _WRONG,        Step.AGAIN,    _GONE),
+ANSWERS: Final[Mapping[RequestKind, Mapping[TransactionState, Answer]]] = {
+    #                                 Empty          Ongoing        PrepareCommit  PrepareAbort
+    #                                 CompleteCommit CompleteAbort  Dead
+    RequestKind.INIT:            _row(Step.BEGIN,    Step.FENCE,    _BUSY,         _BUSY,
+                                      Step.BEGIN,    Step.BEGIN,    Step.BEGIN),
+    RequestKind.ADD:             _row(Step.ADD,      Step.ADD,      _BUSY,         _BUSY,
+                                      Step.ADD,      Step.ADD,      _GONE),
+    RequestKind.VERIFY:          _row(_NOT_IN,       Step.COMPARE,  _BUSY,         _BUSY,
+                                      _NOT_IN,       _NOT_IN,       _GONE),
+    RequestKind.COMMIT:          _row(_WRONG,        Step.COMMIT,   _BUSY,         _WRONG,
+                                      Step.AGAIN,    _WRONG,        _GONE),
+    RequestKind.ABORT:           _row(_WRONG,        Step.ABORT,    _WRONG,        _BUSY,
+                                      _WRONG,        Step.AGAIN,    _GONE),
+    RequestKind.COMMIT_2:        _row(_WRONG,        Step.COMMIT,   _BUSY,         _BUSY,
+                                      _WRONG,        _WRONG,        _GONE),
+    RequestKind.ABORT_2:         _row(Step.ABORT_NOTHING, Step.ABORT, _BUSY,       _BUSY,
+                                      Step.ABORT_NOTHING, Step.ABORT_NOTHING, _GONE),
+    RequestKind.COMMIT_2_RETRY:  _row(_FENCED,       _FENCED,       _BUSY,         _BUSY,
+                                      Step.AGAIN,    _WRONG,        _GONE),
+    RequestKind.ABORT_2_RETRY:   _row(_FENCED,       _FENCED,       _BUSY,         _BUSY,
+                                      _WRONG,        Step.AGAIN,    _GONE),
 }
 # fmt: on
 
 
-def answer(asked: Asked, state: TransactionState) -> Answer:
-    """What `asked` is answered, or leads to, in `state` (Dead: the id is not known)."""
-    return ANSWERS[asked][state]
+def answer(kind: RequestKind, state: TransactionState) -> Answer:
+    """What `kind` is answered, or leads to, in `state` (Dead: the id is not known)."""
+    return ANSWERS[kind][state]

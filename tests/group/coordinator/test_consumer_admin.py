@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import ErrorCode
-from kohort.group.coordinator.state.consumer_table import ANSWERS, Asked, Holder, Step, answer
+from kohort.group.coordinator.state.consumer_table import ANSWERS, Holder, RequestKind, Step, answer
 from kohort.group.coordinator.state.group_kind import holder_of
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
@@ -313,29 +313,29 @@ def bench_of(holder: Holder) -> ConsumerBench:
 
 
 @pytest.mark.parametrize("holder", Holder)
-@pytest.mark.parametrize("asked", Asked)
-def test_every_cell_of_the_answer_table(asked: Asked, holder: Holder) -> None:
+@pytest.mark.parametrize("asked", RequestKind)
+def test_every_cell_of_the_answer_table(asked: RequestKind, holder: Holder) -> None:
     """What the table says is what happens."""
     bench, step = bench_of(holder), answer(asked, holder)
-    member = "m1" if asked in (Asked.HEARTBEAT, Asked.LEAVE) else "c1"
+    member = "m1" if asked in (RequestKind.HEARTBEAT, RequestKind.LEAVE) else "c1"
     match asked:
-        case Asked.JOIN:
+        case RequestKind.JOIN:
             got = code(bench.enter("new"))
-        case Asked.HEARTBEAT:
+        case RequestKind.HEARTBEAT:
             got = code(bench.beat(member, 1))
-        case Asked.LEAVE:
+        case RequestKind.LEAVE:
             got = code(bench.beat(member, -1))
-        case Asked.DESCRIBE:
+        case RequestKind.DESCRIBE:
             got = code(bench.describe())
-        case Asked.CLASSIC_JOIN:
+        case RequestKind.CLASSIC_JOIN:
             got = bench.code(bench.join("", protocols=protocols())) or C.NONE
-        case Asked.CLASSIC_SYNC:
+        case RequestKind.CLASSIC_SYNC:
             got = bench.code(bench.sync(member, 2)) or C.NONE
-        case Asked.CLASSIC_HEARTBEAT:
+        case RequestKind.CLASSIC_HEARTBEAT:
             got = bench.heartbeat(member, 2)
-        case Asked.CLASSIC_LEAVE:
+        case RequestKind.CLASSIC_LEAVE:
             got = bench.leave(member)[0]
-        case Asked.CLASSIC_DESCRIBE:
+        case RequestKind.CLASSIC_DESCRIBE:
             got = code(bench.ask(DescribeGroupsRequest(groups=[GROUP]), 6).groups[0])
     if isinstance(step, ErrorCode):
         assert got is step
@@ -343,7 +343,7 @@ def test_every_cell_of_the_answer_table(asked: Asked, holder: Holder) -> None:
         assert got is C.GROUP_ID_NOT_FOUND
     elif step is Step.CLASSIC_RULES:
         assert bench.shard.consumer_groups == {}
-    elif asked is Asked.CLASSIC_JOIN:
+    elif asked is RequestKind.CLASSIC_JOIN:
         assert got is C.MEMBER_ID_REQUIRED
         assert (GROUP in bench.shard.consumer_groups) == (step is Step.ADMIT)
     else:

@@ -11,9 +11,9 @@ from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.classic_table import (
     ANSWERS,
     TRANSITIONS,
-    Asked,
     GroupEvent,
     GroupState,
+    RequestKind,
     Step,
     next_state,
 )
@@ -169,16 +169,16 @@ def test_answer(ask: Callable[[Place], object], state: GroupState | None, expect
 
 
 ROWS = {
-    heartbeat: Asked.HEARTBEAT,
-    Place.sync: Asked.SYNC,
-    Place.join: Asked.JOIN_MEMBER,
-    leave: Asked.LEAVE,
-    commit_simple: Asked.COMMIT_SIMPLE,
-    commit_member: Asked.COMMIT_MEMBER,
-    txn_simple: Asked.TXN_COMMIT_SIMPLE,
-    txn_member: Asked.TXN_COMMIT_MEMBER,
-    delete: Asked.DELETE,
-    offset_delete: Asked.OFFSET_DELETE,
+    heartbeat: RequestKind.HEARTBEAT,
+    Place.sync: RequestKind.SYNC,
+    Place.join: RequestKind.JOIN_MEMBER,
+    leave: RequestKind.LEAVE,
+    commit_simple: RequestKind.COMMIT_SIMPLE,
+    commit_member: RequestKind.COMMIT_MEMBER,
+    txn_simple: RequestKind.TXN_COMMIT_SIMPLE,
+    txn_member: RequestKind.TXN_COMMIT_MEMBER,
+    delete: RequestKind.DELETE,
+    offset_delete: RequestKind.OFFSET_DELETE,
 }
 
 
@@ -230,7 +230,7 @@ def test_the_tables_are_whole() -> None:
     for row in ANSWERS.values():
         assert set(row) == set(STATES)
         assert all(isinstance(a, ErrorCode | Step) for a in row.values())
-    assert set(ANSWERS) == set(Asked)
+    assert set(ANSWERS) == set(RequestKind)
     assert set(TRANSITIONS.values()) | {S.EMPTY} == set(GroupState)
     assert {event for _, event in TRANSITIONS} == set(GroupEvent)
     assert {t for (s, _), t in TRANSITIONS.items() if s is S.DEAD} == {S.DEAD}

@@ -23,7 +23,7 @@ def ask_each(
     merge: Callable[[list[Any]], Message],
 ) -> None:
     """Ask the shard of each group for `one(group_id)`; answer with what `merge` makes of it all."""
-    asked = dict.fromkeys(group_ids)
-    fan_in = FanIn(len(asked), lambda answers: call.answer(merge(answers)))
-    for group_id in asked:
+    requested = dict.fromkeys(group_ids)
+    fan_in = FanIn(len(requested), lambda answers: call.answer(merge(answers)))
+    for group_id in requested:
         node.groups.handle(group_id, one(group_id), SubRequest(fan_in, call))

@@ -31,7 +31,7 @@ _FENCED_FROM, _BATCHED_FROM = 2, 4
 def handle(node: NodeServices, request: AddPartitionsToTxnRequest, call: Call) -> None:
     """Add, or look up, partitions of transactions."""
     batched = call.api_version >= _BATCHED_FROM
-    asked = request.transactions
+    requested = request.transactions
     if not batched:
         one = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -39,10 +39,10 @@ def handle(node: NodeServices, request: AddPartitionsToTxnRequest, call: Call) -
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        asked = [one]
-    refused = [_refused(node, one, by_client=not batched) for one in asked]
+        requested = [one]
+    refused = [_refused(node, one, by_client=not batched) for one in requested]
     results = [result for result in refused if result is not None]
-    valid = [one for one, result in zip(asked, refused, strict=True) if result is None]
+    valid = [one for one, result in zip(requested, refused, strict=True) if result is None]
 
     def merge(answers: list[AddPartitionsToTxnResponse]) -> None:
         for answer in answers:

@@ -42,12 +42,14 @@ def handle(node: NodeServices, request: CreateTopicsRequest, call: Call) -> None
     call.answer(CreateTopicsResponse(topics=[results[name] for name in by_name]))
 
 
-def _new_topic(node: NodeServices, asked: CreatableTopic, twice: bool) -> NewTopic | BrokerError:
+def _new_topic(
+    node: NodeServices, requested: CreatableTopic, twice: bool
+) -> NewTopic | BrokerError:
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        partitions, replicas, factor = _partitions(node, asked)
-        return NewTopic(asked.name, partitions, _configs(asked), replicas, factor=factor)
+        partitions, replicas, factor = _partitions(node, requested)
+        return NewTopic(requested.name, partitions, _configs(requested), replicas, factor=factor)
     except BrokerError as error:
         return error
 

@@ -103,8 +103,8 @@ def _choose(
         if topic.internal:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
     except BrokerError as error:
-        asked = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
-        return _refused(asked, error)
+        requested = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
+        return _refused(requested, error)
     chosen[topic.name] = topic
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
 

@@ -46,8 +46,8 @@ def _described(node: NodeServices, request: DescribeLogDirsRequest) -> list[Part
     if request.topics is None:
         partitions = list(node.topics.partitions())
     else:
-        asked = {(t.topic, index): None for t in request.topics for index in t.partitions}
-        existing = (node.topics.partition(*tp) for tp in asked)
+        requested = {(t.topic, index): None for t in request.topics for index in t.partitions}
+        existing = (node.topics.partition(*tp) for tp in requested)
         partitions = [partition for partition in existing if partition is not None]
     leadership = node.leadership
     return [p for p in partitions if node.node_id in leadership.at(*p.key).replicas]

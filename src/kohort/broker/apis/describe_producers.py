@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 def handle(node: NodeServices, request: DescribeProducersRequest, call: Call) -> None:
     """Describe the producers of partitions."""
-    asked: dict[str, dict[int, None]] = {}
+    requested: dict[str, dict[int, None]] = {}
     for topic in request.topics:
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = [
         TopicResponse(name=name, partitions=[_of(node, name, index) for index in indexes])
-        for name, indexes in asked.items()
+        for name, indexes in requested.items()
     ]
     call.answer(DescribeProducersResponse(topics=topics))
 

@@ -33,8 +33,8 @@ _NODES_FROM: Final = 2
 
 def handle(node: NodeServices, request: DescribeQuorumRequest, call: Call) -> None:
     """Describe the one quorum."""
-    asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
-    if asked == [(METADATA_TOPIC, 0)]:
+    requested = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
+    if requested == [(METADATA_TOPIC, 0)]:
         topics = [TopicData(topic_name=METADATA_TOPIC, partitions=[_quorum(node)])]
         known = node.leadership.nodes if call.api_version >= _NODES_FROM else ()
         nodes = [QuorumNode(node_id=node_id) for node_id in known]

@@ -29,9 +29,9 @@ _IDS: Final = {name: number for number, name in MECHANISM_IDS.items()}
 def handle(node: NodeServices, request: DescribeUserScramCredentialsRequest, call: Call) -> None:
     """Describe the users that are named; no names: everybody."""
     users = node.users
-    asked = Counter([user.name for user in request.users or []] or users.names())
+    requested = Counter([user.name for user in request.users or []] or users.names())
     results: list[DescribeUserScramCredentialsResult] = []
-    for name, times in asked.items():
+    for name, times in requested.items():
         held = users.of(name)
         result = DescribeUserScramCredentialsResult(
             user=name,

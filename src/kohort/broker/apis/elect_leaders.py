@@ -30,12 +30,12 @@ _PREFERRED, _UNCLEAN = 0, 1
 def handle(node: NodeServices, request: ElectLeadersRequest, call: Call) -> None:
     """Elect leaders, each partition on its own."""
     if request.election_type not in (_PREFERRED, _UNCLEAN):
-        asked = [(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
+        requested = [(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
         call.answer(
             ElectLeadersResponse(
                 error_code=ErrorCode.INVALID_REQUEST,
                 replica_election_results=_results(
-                    [(tp, ErrorCode.INVALID_REQUEST) for tp in asked], ()
+                    [(tp, ErrorCode.INVALID_REQUEST) for tp in requested], ()
                 ),
             )
         )
@@ -47,10 +47,10 @@ def handle(node: NodeServices, request: ElectLeadersRequest, call: Call) -> None
         codes = [((change.topic, change.partition), ErrorCode.NONE) for change in changes]
         every = [topic.name for topic in node.topics]
     else:
-        asked = [(t.topic, p) for t in request.topic_partitions for p in t.partitions]
-        known = {tp for tp in asked if node.topics.partition(*tp) is not None}
+        requested = [(t.topic, p) for t in request.topic_partitions for p in t.partitions]
+        known = {tp for tp in requested if node.topics.partition(*tp) is not None}
         leadership = node.leadership
-        codes = [(tp, _fault(leadership, tp, tp in known, unclean)) for tp in asked]
+        codes = [(tp, _fault(leadership, tp, tp in known, unclean)) for tp in requested]
         eligible = [tp for tp, code in codes if code == ErrorCode.NONE]
         node.nodes.leaders.elect_preferred(eligible)
     call.answer(ElectLeadersResponse(replica_election_results=_results(codes, every)))

@@ -44,7 +44,7 @@ _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIES
 
 def handle(node: NodeServices, request: ListOffsetsRequest, call: Call) -> None:
     """Look up one offset for each partition."""
-    asked = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    requested = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
     topics = [
         ListOffsetsTopicResponse(
             name=topic.name,
@@ -55,7 +55,7 @@ def handle(node: NodeServices, request: ListOffsetsRequest, call: Call) -> None:
                     node.node_id,
                     call.api_version,
                     request.isolation_level == READ_COMMITTED,
-                    asked[topic.name, part.partition_index] > 1,
+                    requested[topic.name, part.partition_index] > 1,
                 )
                 for part in {p.partition_index: p for p in topic.partitions}.values()
             ],

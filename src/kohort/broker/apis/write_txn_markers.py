@@ -43,12 +43,12 @@ class _Writing:
         self._missing = 1  # the request itself, until all of its markers have begun
         self._response = WriteTxnMarkersResponse()
 
-    def write(self, asked: WritableTxnMarker) -> None:
+    def write(self, requested: WritableTxnMarker) -> None:
         """Begin with one marker, in all of its partitions."""
-        marker = Marker(asked.transaction_result, asked.coordinator_epoch)
-        answer = WritableTxnMarkerResult(producer_id=asked.producer_id)
+        marker = Marker(requested.transaction_result, requested.coordinator_epoch)
+        answer = WritableTxnMarkerResult(producer_id=requested.producer_id)
         self._response.markers.append(answer)
-        for topic in asked.topics:
+        for topic in requested.topics:
             topic_result = WritableTxnMarkerTopicResult(name=topic.name)
             answer.topics.append(topic_result)
             for index in topic.partition_indexes:
@@ -61,8 +61,8 @@ class _Writing:
                     write_marker(
                         self._node,
                         (topic.name, index),
-                        asked.producer_id,
-                        asked.producer_epoch,
+                        requested.producer_id,
+                        requested.producer_epoch,
                         marker,
                         done,
                     )

@@ -26,7 +26,7 @@ MAX_REQUESTS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ControlRequest:
     """One request of the control port."""
 
     method: str
@@ -37,17 +37,17 @@ class Asked:
 
 
 Answer = dict[str, Any]
-Route = Callable[[Broker, Asked], Answer]
+Route = Callable[[Broker, ControlRequest], Answer]
 
 
-def route_of(asked: Asked) -> Route | None:
+def route_of(request: ControlRequest) -> Route | None:
     """The function that answers; None: there is none."""
-    head = asked.parts[0] if asked.parts else ""
-    return _ROUTES.get((asked.method, head, len(asked.parts)))
+    head = request.parts[0] if request.parts else ""
+    return _ROUTES.get((request.method, head, len(request.parts)))
 
 
-def _whole(asked: Asked, name: str, default: int | None = None) -> int | None:
-    value = asked.body.get(name, asked.query.get(name, default))
+def _whole(request: ControlRequest, name: str, default: int | None = None) -> int | None:
+    value = request.body.get(name, request.query.get(name, default))
     if isinstance(value, str) and value.lstrip("-").isdigit():
         return int(value)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -55,8 +55,8 @@ def _whole(asked: Asked, name: str, default: int | None = None) -> int | None:
     return value
 
 
-def _text(asked: Asked, name: str) -> str:
-    value = asked.body.get(name)
+def _text(request: ControlRequest, name: str) -> str:
+    value = request.body.get(name)
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name} is missing; send it as a text in the JSON object")
     return value
@@ -68,7 +68,7 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-def _about(broker: Broker, asked: Asked) -> Answer:
+def _about(broker: Broker, request: ControlRequest) -> Answer:
     routes = sorted(
         f"{method} /{head}{'/…' * (count - 1)}" for method, head, count in _ROUTES if head
     )
@@ -78,7 +78,7 @@ def _about(broker: Broker, asked: Asked) -> Answer:
 # -- nodes
 
 
-def _nodes(broker: Broker, asked: Asked) -> Answer:
+def _nodes(broker: Broker, request: ControlRequest) -> Answer:
     nodes = broker.nodes
     running = {node.node_id for node in nodes}
     rows = [nodes.address(node_id) for node_id in broker.state.leadership.nodes]
@@ -90,10 +90,10 @@ def _nodes(broker: Broker, asked: Asked) -> Answer:
     }
 
 
-def _change_node(broker: Broker, asked: Asked) -> Answer:
-    node, what, nodes = _number(asked.parts[1], "node"), asked.parts[2], broker.nodes
+def _change_node(broker: Broker, request: ControlRequest) -> Answer:
+    node, what, nodes = _number(request.parts[1], "node"), request.parts[2], broker.nodes
     if what == "down":
-        if asked.body.get("orderly"):
+        if request.body.get("orderly"):
             nodes.stop(node)
         else:
             nodes.kill(node)
@@ -103,14 +103,14 @@ def _change_node(broker: Broker, asked: Asked) -> Answer:
         nodes.restart(node)
     else:
         raise UsageError(f"a node is brought down, up or restart, not {what!r}")
-    return _nodes(broker, asked)
+    return _nodes(broker, request)
 
 
 # -- leaders and coordinators
 
 
-def _leaders(broker: Broker, asked: Asked) -> Answer:
-    topic_name = asked.query.get("topic")
+def _leaders(broker: Broker, request: ControlRequest) -> Answer:
+    topic_name = request.query.get("topic")
     return {
         "leaders": [
             {
@@ -126,32 +126,34 @@ def _leaders(broker: Broker, asked: Asked) -> Answer:
     }
 
 
-def _move_leader(broker: Broker, asked: Asked) -> Answer:
-    partition = _whole(asked, "partition")
+def _move_leader(broker: Broker, request: ControlRequest) -> Answer:
+    partition = _whole(request, "partition")
     if partition is None:
         raise UsageError("partition is missing")
-    topic = _text(asked, "topic")
-    return {"leader": broker.nodes.leaders.move(topic, partition, _whole(asked, "to"))}
+    topic = _text(request, "topic")
+    return {"leader": broker.nodes.leaders.move(topic, partition, _whole(request, "to"))}
 
 
-def _prefer(broker: Broker, asked: Asked) -> Answer:
-    if asked.parts[1] != "preferred":
+def _prefer(broker: Broker, request: ControlRequest) -> Answer:
+    if request.parts[1] != "preferred":
         raise UsageError("POST /leaders moves one, POST /leaders/preferred brings all home")
     return {"moved": len(broker.nodes.leaders.elect_preferred())}
 
 
-def _coordinator(broker: Broker, asked: Asked) -> Answer:
-    return {"node": broker.nodes.coordinators.partition_of(asked.parts[1]).leader}
+def _coordinator(broker: Broker, request: ControlRequest) -> Answer:
+    return {"node": broker.nodes.coordinators.partition_of(request.parts[1]).leader}
 
 
-def _move_coordinator(broker: Broker, asked: Asked) -> Answer:
+def _move_coordinator(broker: Broker, request: ControlRequest) -> Answer:
     return {
-        "node": broker.nodes.leaders.move_coordinator(_text(asked, "group"), _whole(asked, "to"))
+        "node": broker.nodes.leaders.move_coordinator(
+            _text(request, "group"), _whole(request, "to")
+        )
     }
 
 
-def _loading(broker: Broker, asked: Asked) -> Answer:
-    hold, gate = asked.body.get("hold"), broker.nodes.loading
+def _loading(broker: Broker, request: ControlRequest) -> Answer:
+    hold, gate = request.body.get("hold"), broker.nodes.loading
     if not isinstance(hold, bool):
         raise UsageError("hold is true or false")
     if hold != gate.held:
@@ -167,60 +169,60 @@ def _gate(broker: Broker) -> FaultInjector:
     return broker.gate
 
 
-def _faults(broker: Broker, asked: Asked) -> Answer:
+def _faults(broker: Broker, request: ControlRequest) -> Answer:
     return {"faults": [armed.as_json() for armed in _gate(broker).faults.list()]}
 
 
-def _add_fault(broker: Broker, asked: Asked) -> Answer:
-    return _gate(broker).faults.add(fault_from(asked.body)).as_json()
+def _add_fault(broker: Broker, request: ControlRequest) -> Answer:
+    return _gate(broker).faults.add(fault_from(request.body)).as_json()
 
 
-def _clear_faults(broker: Broker, asked: Asked) -> Answer:
+def _clear_faults(broker: Broker, request: ControlRequest) -> Answer:
     return {"removed": _gate(broker).clear()}
 
 
-def _remove_fault(broker: Broker, asked: Asked) -> Answer:
-    number = _number(asked.parts[1], "fault")
+def _remove_fault(broker: Broker, request: ControlRequest) -> Answer:
+    number = _number(request.parts[1], "fault")
     if not _gate(broker).faults.remove(number):
         raise BrokerError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no fault {number}")
     return {"removed": 1}
 
 
-def _disk(broker: Broker, asked: Asked) -> Answer:
+def _disk(broker: Broker, request: ControlRequest) -> Answer:
     names = [entry.name for entry in fields(DiskFault)]
     faults = _gate(broker).disk.list()
     return {"faults": [{name: getattr(fault, name) for name in names} for fault in faults]}
 
 
-def _fail_disk(broker: Broker, asked: Asked) -> Answer:
+def _fail_disk(broker: Broker, request: ControlRequest) -> Answer:
     known = {entry.name for entry in fields(DiskFault)} - {"hits"}
-    unknown = sorted(set(asked.body) - known)
+    unknown = sorted(set(request.body) - known)
     if unknown:
         raise UsageError(f"a fault of the disk has no {unknown[0]!r}; it has {sorted(known)}")
     for name in ("after", "times"):
-        _whole(asked, name)
-    for name in {"operation", "error", "path"} & {"operation", *asked.body}:
-        _text(asked, name)
-    fault = _gate(broker).disk.add(DiskFault(**asked.body))
+        _whole(request, name)
+    for name in {"operation", "error", "path"} & {"operation", *request.body}:
+        _text(request, name)
+    fault = _gate(broker).disk.add(DiskFault(**request.body))
     return {name: getattr(fault, name) for name in sorted(known)}
 
 
-def _limit(broker: Broker, asked: Asked) -> Answer:
-    version = _whole(asked, "max_version")
+def _limit(broker: Broker, request: ControlRequest) -> Answer:
+    version = _whole(request, "max_version")
     if version is None:
         raise UsageError("max_version is missing; -1 offers none")
-    _gate(broker).limit(_text(asked, "api"), version)
+    _gate(broker).limit(_text(request, "api"), version)
     return {"limits": {API_NAMES[key]: top for key, top in _gate(broker).limits.items()}}
 
 
-def _requests(broker: Broker, asked: Asked) -> Answer:
+def _requests(broker: Broker, request: ControlRequest) -> Answer:
     log = _gate(broker).requests
-    since, api = _whole(asked, "since", 0) or 0, asked.query.get("api")
+    since, api = _whole(request, "since", 0) or 0, request.query.get("api")
     entries = [entry for entry in log.since(since) if api in (None, entry.api)]
     return {"requests": [e.as_json() for e in entries[:MAX_REQUESTS]], "count": log.count}
 
 
-def _forget_requests(broker: Broker, asked: Asked) -> Answer:
+def _forget_requests(broker: Broker, request: ControlRequest) -> Answer:
     _gate(broker).requests.clear()
     return {}
 

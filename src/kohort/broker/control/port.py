@@ -28,7 +28,7 @@ from socket import socket
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kohort.broker.control.api import Asked, route_of
+from kohort.broker.control.api import ControlRequest, route_of
 from kohort.broker.faults.gate import FaultInjector
 from kohort.broker.faults.notices import Notices
 from kohort.broker.server.server import Broker
@@ -98,17 +98,17 @@ class Control:
         if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):
             raise Refused(_NO_TOKEN, "send the token as the header authorization: Bearer TOKEN")
 
-    def answer(self, asked: Asked) -> dict[str, Any]:
+    def answer(self, request: ControlRequest) -> dict[str, Any]:
         """What is asked for. Raises Refused, KohortError."""
-        route = route_of(asked)
+        route = route_of(request)
         if route is None:
-            raise Refused(_NOT_FOUND, f"{asked.method} /{'/'.join(asked.parts)} is not known")
+            raise Refused(_NOT_FOUND, f"{request.method} /{'/'.join(request.parts)} is not known")
 
         def ask() -> dict[str, Any]:
-            return self.broker.call(lambda: route(self.broker, asked))
+            return self.broker.call(lambda: route(self.broker, request))
 
-        wait_ms = asked.query.get("wait_ms", "0")
-        if asked.parts[:1] != ("requests",) or not wait_ms.isdigit() or wait_ms == "0":
+        wait_ms = request.query.get("wait_ms", "0")
+        if request.parts[:1] != ("requests",) or not wait_ms.isdigit() or wait_ms == "0":
             return ask()
 
         def some() -> dict[str, Any] | None:
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         control = cast("_Server", self.server).control
         try:
             control.check(self.command, {k.lower(): v for k, v in self.headers.items()})
-            self._say(200, control.answer(self._asked()))
+            self._say(200, control.answer(self._request()))
         except Refused as refused:
             self._say(refused.status, {"error": str(refused)})
         except (UsageError, ConfigError) as error:
@@ -172,10 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
         except KohortError as error:
             self._say(_DOWN, {"error": str(error)})
 
-    def _asked(self) -> Asked:
+    def _request(self) -> ControlRequest:
         target = urlsplit(self.path)
         parts = tuple(unquote(part) for part in target.path.split("/") if part)
-        return Asked(self.command, parts, dict(parse_qsl(target.query)), self._body())
+        return ControlRequest(self.command, parts, dict(parse_qsl(target.query)), self._body())
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("content-length", "0")

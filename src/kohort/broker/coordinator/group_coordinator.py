@@ -15,7 +15,7 @@ from kohort.wire import Message
 if TYPE_CHECKING:
     from kohort.broker.base.request import Responder
     from kohort.broker.coordinator.group_shard_host import GroupHost
-    from kohort.broker.fast_path._fast_path import Asked
+    from kohort.broker.fast_path._fast_path import GroupCall
 
 
 class Groups(CoordinatorShards["GroupHost"]):
@@ -42,10 +42,10 @@ class Groups(CoordinatorShards["GroupHost"]):
         )
         responder.answer(refusal_of(request, context, code))
 
-    def try_fast(self, asked: Asked) -> bool:
+    def try_fast(self, call: GroupCall) -> bool:
         """Answer a request on the fast path; False: nothing was done, take the slow path."""
-        host = self.host_near(asked.group_id)
-        return host is not None and host.try_fast(asked)
+        host = self.host_near(call.group_id)
+        return host is not None and host.try_fast(call)
 
     def configured(self) -> None:
         """The group configuration changed: pass it to every shard."""

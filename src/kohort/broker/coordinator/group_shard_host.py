@@ -16,7 +16,7 @@ from kohort.lean import quick
 
 if TYPE_CHECKING:
     from kohort.broker.coordinator.services import HostServices
-    from kohort.broker.fast_path._fast_path import Asked
+    from kohort.broker.fast_path._fast_path import GroupCall
 
 
 _OFFSET_COMMIT: Final = 8
@@ -39,44 +39,42 @@ class GroupHost(ShardHost[GroupShard]):
         shard.groups_configured(self._node.group_configs.timeouts())
         return shard
 
-    def try_fast(self, asked: Asked) -> bool:
+    def try_fast(self, call: GroupCall) -> bool:
         """Answer a request on the fast path, now or later; False: nothing was done, take the slow
         path."""
         shard, now_ms = self.shard, self._node.env.now_ms()
-        api = asked.api
+        api = call.api
         if api == _HEARTBEAT:
-            answer = shard.beat(
-                asked.group_id, asked.member_id, asked.instance_id, asked.epoch, now_ms
-            )
+            answer = shard.beat(call.group_id, call.member_id, call.instance_id, call.epoch, now_ms)
             if answer is None:
                 return False
-            self._say(asked, answer)
+            self._say(call, answer)
         elif api == _OFFSET_COMMIT:
-            if not names_partitions(self._node, asked):
+            if not names_partitions(self._node, call):
                 return False
             records: list[GroupRecord] = []
-            codes = shard.commit(asked, now_ms, records)
+            codes = shard.commit(call, now_ms, records)
             if codes is None:
                 return False
             if records:
-                self._append_later(records, [quick(Reply, (asked, codes))])
+                self._append_later(records, [quick(Reply, (call, codes))])
             else:
-                self._say(asked, codes)
+                self._say(call, codes)
         else:
-            client = asked.client_id, asked.client_host
-            answer = shard.unchanged(asked.group_id, asked.member_id, asked.epoch, client, now_ms)
+            client = call.client_id, call.client_host
+            answer = shard.unchanged(call.group_id, call.member_id, call.epoch, client, now_ms)
             if answer is None:
                 return False
-            self._say(asked, answer)
+            self._say(call, answer)
         self._arm()
         return True
 
-    def _say(self, asked: Asked, answer: int | list[int]) -> None:
+    def _say(self, call: GroupCall, answer: int | list[int]) -> None:
         """An answer without records, at once or when the records it depends on are durable."""
         if self._at_rest():
-            asked.settle(answer)
+            call.settle(answer)
         else:
-            self._held.append((self._end(), [quick(Reply, (asked, answer))]))
+            self._held.append((self._end(), [quick(Reply, (call, answer))]))
 
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Topics are gone, and so are their offsets."""
@@ -87,20 +85,20 @@ class GroupHost(ShardHost[GroupShard]):
         self.run(self.shard.topics_changed(image, self._node.env.now_ms()))
 
 
-def names_partitions(node: HostServices, asked: Asked) -> bool:
+def names_partitions(node: HostServices, call: GroupCall) -> bool:
     """Whether all partitions of a commit exist; replaces topic names by ids."""
-    if asked.api_version < BY_ID_FROM:
+    if call.api_version < BY_ID_FROM:
         get = node.topics.get
-        for offset in asked.offsets:
+        for offset in call.offsets:
             topic = get(offset[0])
             if topic is None or not 0 <= offset[1] < len(topic.partitions):
                 return False
         return True
     named: list[tuple[str, int, int, int, str | None]] = []
-    for topic_id, *offsets in asked.offsets:
+    for topic_id, *offsets in call.offsets:
         topic = node.topics.by_id(topic_id)
         if topic is None or not 0 <= offsets[0] < len(topic.partitions):
             return False
         named.append((topic.name, *offsets))
-    asked.offsets = named
+    call.offsets = named
     return True

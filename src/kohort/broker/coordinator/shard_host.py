@@ -238,8 +238,8 @@ class ShardHost(ABC, Generic[S]):
                     responder.answer(response)
             else:
                 self._hold(self._end(), effects.replies)
-        if effects.news:
-            self._node.heartbeat_hints.notify(effects.news)
+        if effects.heartbeat_hints:
+            self._node.heartbeat_hints.notify(effects.heartbeat_hints)
         if self.loaded and not self._closed:
             self._arm()
 
@@ -609,8 +609,8 @@ def as_message(reply: Reply) -> Reply:
     """A reply with its answer as a message, also where the fast path uses another form."""
     if isinstance(reply.response, Message):
         return reply
-    asked: Any = reply.token
-    return Reply(asked, full_response(asked, reply.response))
+    call: Any = reply.token
+    return Reply(call, full_response(call, reply.response))
 
 
 def answer(reply: Reply) -> None:

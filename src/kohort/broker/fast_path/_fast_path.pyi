@@ -18,7 +18,7 @@ class Entry(BatchHeader):
     given_up: None
     def place(self) -> tuple[str | bytes, int] | None: ...
 
-class Asked:
+class GroupCall:
     peer: Any
     frame: memoryview
     api: Literal[8, 12, 68]
@@ -52,4 +52,4 @@ class Run(BatchRun):
 class Gathered(Run):
     def __init__(self, records: Sequence[tuple[bytes, bytes | None]], time_ms: int) -> None: ...
 
-def take(peer: object, frame: memoryview) -> Entry | Asked | None: ...
+def take(peer: object, frame: memoryview) -> Entry | GroupCall | None: ...

@@ -27,7 +27,7 @@ from kohort.errors import BrokerError
 
 if TYPE_CHECKING:
     from kohort.broker.base.env import Env
-    from kohort.broker.fast_path._fast_path import Asked, Entry
+    from kohort.broker.fast_path._fast_path import Entry, GroupCall
     from kohort.broker.security.authorizer import Authorizer
     from kohort.broker.state.topics import Topics
     from kohort.wire import Message
@@ -192,12 +192,12 @@ def _refuse(run: Run, partition: Partition, error: BrokerError) -> None:
         entry.answered = True
 
 
-def permits(authorizer: Authorizer, node: FastPathNode, asked: Entry | Asked) -> bool:
+def permits(authorizer: Authorizer, node: FastPathNode, call: Entry | GroupCall) -> bool:
     """Whether a request may take the fast path, by the rules of `kohort.broker.authorization`.
 
     Its client is who sent it now: what waits in the fast path is not asked again.
     """
-    peer = asked.peer
+    peer = call.peer
     who, host = peer.principal, peer.address
 
     def may(operation: Operation, topic: str | bytes) -> bool:
@@ -208,17 +208,17 @@ def permits(authorizer: Authorizer, node: FastPathNode, asked: Entry | Asked) ->
             topic = known_topic.name
         return authorizer.may(who, host, operation, Resource.TOPIC, topic)
 
-    if asked.api == _PRODUCE:
-        place = asked.place()
+    if call.api == _PRODUCE:
+        place = call.place()
         return place is not None and may(Operation.WRITE, place[0])
-    if not authorizer.may(who, host, Operation.READ, Resource.GROUP, asked.group_id):
+    if not authorizer.may(who, host, Operation.READ, Resource.GROUP, call.group_id):
         return False
-    return asked.api != _OFFSET_COMMIT or all(
-        may(Operation.READ, name) for name in {offset[0] for offset in asked.offsets}
+    return call.api != _OFFSET_COMMIT or all(
+        may(Operation.READ, name) for name in {offset[0] for offset in call.offsets}
     )
 
 
-def full_response(asked: Asked, answer: int | list[int]) -> Message:
+def full_response(call: GroupCall, answer: int | list[int]) -> Message:
     """An answer of the fast path as a message."""
     from kohort.group.coordinator.handlers.error_responses import committed
     from kohort.wire import decode_request
@@ -228,7 +228,7 @@ def full_response(asked: Asked, answer: int | list[int]) -> Message:
     from kohort.wire.messages.heartbeat_response import HeartbeatResponse
     from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
-    request = decode_request(bytes(asked.frame)).message
+    request = decode_request(bytes(call.frame)).message
     if isinstance(request, OffsetCommitRequest):
         assert isinstance(answer, list)
         return committed(request, answer)
@@ -236,5 +236,5 @@ def full_response(asked: Asked, answer: int | list[int]) -> Message:
     if request.API_KEY == HeartbeatResponse.API_KEY:
         return HeartbeatResponse(error_code=answer)
     return ConsumerGroupHeartbeatResponse(
-        member_id=asked.member_id, member_epoch=asked.epoch, heartbeat_interval_ms=answer
+        member_id=call.member_id, member_epoch=call.epoch, heartbeat_interval_ms=answer
     )

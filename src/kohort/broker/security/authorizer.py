@@ -63,15 +63,15 @@ class Authorizer:
         self, principal: str, host: str, operation: Operation, resource: Resource, name: str
     ) -> bool:
         """Whether this principal, asking from this host, may do this."""
-        asked = (principal, host, operation, resource, name)
-        decided = self._decided.get(asked)
+        question = (principal, host, operation, resource, name)
+        decided = self._decided.get(question)
         if decided is None:
-            decided = self._decide(*asked)
+            decided = self._decide(*question)
             if len(name) > REMEMBERED_CHARS_MAX:
                 return decided
             if len(self._decided) >= REMEMBERED_MAX:
                 self._decided.clear()
-            self._decided[asked] = decided
+            self._decided[question] = decided
         return decided
 
     def may_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:

@@ -33,7 +33,7 @@ from kohort.wire import Message, decode_body, decode_request_header, encode_resp
 from kohort.wire.api_versions import unsupported_api_versions
 
 if TYPE_CHECKING:
-    from kohort.broker.fast_path._fast_path import Asked, Entry
+    from kohort.broker.fast_path._fast_path import Entry, GroupCall
     from kohort.broker.faults.gate import FaultInjector
     from kohort.net.tls import TlsServer
 
@@ -67,7 +67,7 @@ class ClientConnection:
         """Reads usual small requests, where they may use the fast path."""
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
-        self._calls: deque[Call | Entry | Asked] = deque()
+        self._calls: deque[Call | Entry | GroupCall] = deque()
         self._parked: Call | None = None
         self._quiet = False
         self._unsent = False
@@ -127,7 +127,7 @@ class ClientConnection:
             if (
                 entry is not None
                 and (self._authorizer is None or permits(self._authorizer, self._node, entry))
-                and self._may_take_fast_path(entry)
+                and self._is_permitted(entry)
             ):
                 if len(self._calls) >= self._max_in_flight:
                     self._pause()
@@ -162,7 +162,7 @@ class ClientConnection:
         assert self._session is not None, "it is connected"
         return self._session.refuses(api_key, self._node.env.wall_ms())
 
-    def _may_take_fast_path(self, entry: Entry | Asked) -> bool:
+    def _is_permitted(self, entry: Entry | GroupCall) -> bool:
         """Serve a usual request; False: it must go the general way, and nothing was done."""
         calls = self._calls
         if entry.api == 0:
@@ -261,7 +261,7 @@ class ClientConnection:
             self._connection.send([len(answer.auth_bytes).to_bytes(4, "big"), answer.auth_bytes])
         self.answered(call)
 
-    def _is_fatal(self, moment: Moment, message: Message, call: Call | Entry | Asked) -> bool:
+    def _is_fatal(self, moment: Moment, message: Message, call: Call | Entry | GroupCall) -> bool:
         return self._failpoints.fatal(Event(moment, self._node.node_id, message, call.client_id))
 
     def cut(self) -> None:
@@ -273,7 +273,7 @@ class ClientConnection:
         self._quiet = True
         self._pause()
 
-    def answered(self, call: Call | Entry | Asked) -> None:
+    def answered(self, call: Call | Entry | GroupCall) -> None:
         """One of the requests was answered; the answers that are next in order leave."""
         calls, connection = self._calls, self._connection
         if connection.is_closed:
@@ -310,7 +310,7 @@ class ClientConnection:
         if self._stopped:
             self._read_on()
 
-    def _send(self, call: Call | Entry | Asked, response: Message) -> bool:
+    def _send(self, call: Call | Entry | GroupCall, response: Message) -> bool:
         try:
             parts = encode_response(response, call.api_version, call.correlation_id)
         except ProtocolError as error:  # our defect; without an answer the client would wait

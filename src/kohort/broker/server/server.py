@@ -345,12 +345,12 @@ def _want_descriptors(config: BrokerConfig) -> None:
         return
     granted = soft
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    for asked in (most, min(most, _MACOS_DESCRIPTORS_MAX)):
-        if asked > granted:
+    for requested in (most, min(most, _MACOS_DESCRIPTORS_MAX)):
+        if requested > granted:
             # The system may allow less than the limit says, by another rule.
             with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (asked, hard))
-                granted = asked
+                resource.setrlimit(resource.RLIMIT_NOFILE, (requested, hard))
+                granted = requested
     if granted < needed:
         log.warning(
             "this process may open %d files; %d log files and %d connections may want more: raise "
@@ -374,19 +374,19 @@ def serve(
     """
     _want_descriptors(config)
     broker = Broker(config, gate=gate)
-    asked: list[int] = []
+    requested: list[int] = []
     bell = SimpleQueue[None]()  # unlike an Event's, its lock is not held when a handler runs
 
     def end(number: int) -> None:
-        if asked:
+        if requested:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        asked.append(number)
+        requested.append(number)
         bell.put(None)
 
     with handled(end), broker:
         if ready is not None:
             ready(broker)
-        while not asked:  # again and again: a signal just before a sleep does not end it
+        while not requested:  # again and again: a signal just before a sleep does not end it
             with contextlib.suppress(Empty):
                 bell.get(timeout=1.0)

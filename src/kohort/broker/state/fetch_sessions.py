@@ -67,7 +67,7 @@ class FetchPart:
 
     def report(self, data: PartitionData) -> bool:
         """Whether an incremental answer has to name the partition; remembers what it says."""
-        news = (
+        changed = (
             data.error_code != 0
             or _has_records(data)
             or not self.has_reported(
@@ -77,7 +77,7 @@ class FetchPart:
         )
         self.reported_end = _NOT_REPORTED if data.error_code else data.high_watermark
         self.reported_stable, self.reported_start = data.last_stable_offset, data.log_start_offset
-        return news
+        return changed
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +169,7 @@ class FetchSessions:
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
             wants = request.session_epoch == FIRST_EPOCH
-            return Fetching(_asked(request, by_id), by_id, None, wants)
+            return Fetching(_parts_of(request, by_id), by_id, None, wants)
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -210,7 +210,7 @@ class FetchSessions:
 
     def _update(self, session: FetchSession, request: FetchRequest) -> None:
         parts, before = session.parts, len(session.parts)
-        for key, part in _asked(request, session.by_id).items():
+        for key, part in _parts_of(request, session.by_id).items():
             known = parts.get(key)
             if known is None:
                 parts[key] = part
@@ -251,7 +251,7 @@ def _key(topic: str, topic_id: bytes, index: int, by_id: bool) -> Key:
     return (bytes(topic_id) if by_id else topic), index
 
 
-def _asked(request: FetchRequest, by_id: bool) -> dict[Key, FetchPart]:
+def _parts_of(request: FetchRequest, by_id: bool) -> dict[Key, FetchPart]:
     return {
         _key(topic.topic, topic.topic_id, part.partition, by_id): FetchPart(
             topic.topic, bytes(topic.topic_id), part

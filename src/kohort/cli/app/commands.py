@@ -208,12 +208,12 @@ def _report_on_request(app: App) -> None:
     def print_status() -> None:
         click.echo(str(app.health()), err=True)
 
-    def asked(number: int, frame: object) -> None:
+    def signalled(number: int, frame: object) -> None:
         del number, frame  # not here: the thread that the signal interrupts may hold a lock
         threading.Thread(target=print_status, name="kohort-health", daemon=True).start()
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGUSR1, asked)
+        signal.signal(signal.SIGUSR1, signalled)
 
 
 def _reach(app: App) -> None:

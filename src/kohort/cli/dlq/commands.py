@@ -230,7 +230,7 @@ def _matches(row: FailedRow, filter_: FailedFilter) -> bool:
         (filter_.fingerprint, row.fingerprint),
         (filter_.topic, row.origin.topic),
     )
-    if any(asked is not None and asked != value for asked, value in pairs):
+    if any(wanted is not None and wanted != value for wanted, value in pairs):
         return False
     return filter_.since_ms is None or row.failed_ms >= filter_.since_ms
 

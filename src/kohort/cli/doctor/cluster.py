@@ -64,11 +64,11 @@ def check_cluster(settings: dict[str, Any]) -> Iterator[Finding]:
         with open_admin(settings) as admin:
             yield _reachable(admin)
             yield from _addresses(admin)
-            yield from _asked("version", lambda: list(_versions(admin)))
-            yield from _asked("replicas", lambda: [_replicas(admin)])
-            yield from _asked("clock", lambda: [_clock(admin, time.time_ns() // 1_000_000)])
-            yield from _asked("rights", lambda: [_rights(admin)])
-            yield from _asked("groups", lambda: [_groups(admin)])
+            yield from _ask("version", lambda: list(_versions(admin)))
+            yield from _ask("replicas", lambda: [_replicas(admin)])
+            yield from _ask("clock", lambda: [_clock(admin, time.time_ns() // 1_000_000)])
+            yield from _ask("rights", lambda: [_rights(admin)])
+            yield from _ask("groups", lambda: [_groups(admin)])
     except KohortError as error:
         yield Finding(
             "cluster",
@@ -78,7 +78,7 @@ def check_cluster(settings: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _asked(check: str, ask: Any) -> list[Finding]:
+def _ask(check: str, ask: Any) -> list[Finding]:
     try:
         return ask()
     except KohortError as error:

@@ -47,8 +47,8 @@ def check_kernel() -> Finding:
     pure = [name for name, kernel in parts.items() if kernel != "cython"]
     if not pure:
         return Finding("kernel", OK, f"cython (kohort {__version__})")
-    asked = bool(os.environ.get("KOHORT_PURE"))
-    cure = "unset KOHORT_PURE" if asked else "install a C compiler and reinstall kohort"
+    wanted = bool(os.environ.get("KOHORT_PURE"))
+    cure = "unset KOHORT_PURE" if wanted else "install a C compiler and reinstall kohort"
     state = "python" if len(pure) == len(parts) else f"python for {', '.join(pure)}"
     return Finding("kernel", WARNING, f"{state}: correct, but far slower", cure)
 

@@ -349,9 +349,11 @@ def _silent(
         )
     found = {row["topic"] for one in positions for row in one.rows}
     unread = [topic for topic in topics if topic not in found] if positions else []
-    asked = " or ".join(map(repr, topics))
+    requested = " or ".join(map(repr, topics))
     sentences = [
-        f"group {name} has no offsets of {asked}, and does not read it" for name in names if named
+        f"group {name} has no offsets of {requested}, and does not read it"
+        for name in names
+        if named
     ]
     if len(positions) > 1:
         sentences += [

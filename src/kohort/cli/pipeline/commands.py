@@ -443,7 +443,7 @@ def _session(
     from kohort.spark.shipping import pack, settings_of
 
     config: dict[str, str] = {}
-    asked = key_values(conf, "--conf")
+    requested = key_values(conf, "--conf")
     if ship:
         if master is None or master.startswith("local"):
             raise ConfigError(
@@ -451,7 +451,7 @@ def _session(
                 "Give --master spark://HOST:PORT, yarn or k8s://..., or leave --ship out"
             )
         config = settings_of(pack())
-    return session(f"kohort {loaded.name}", master=master, config={**config, **asked})
+    return session(f"kohort {loaded.name}", master=master, config={**config, **requested})
 
 
 def reach(loaded: Pipeline) -> None:

@@ -49,7 +49,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal = 0
-        self.asked: Callable[[], object] = lambda: None
+        self.on_signal: Callable[[], object] = lambda: None
         """Called by the handler."""
 
     def by_signals(self) -> AbstractContextManager[None]:
@@ -60,7 +60,7 @@ class Stop:
         if self.signal:
             raise KeyboardInterrupt
         self.signal = number
-        self.asked()
+        self.on_signal()
 
     @property
     def exit_code(self) -> int:

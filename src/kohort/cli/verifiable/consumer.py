@@ -112,7 +112,7 @@ def verifiable_consumer(
     chosen = settings(one_file(command_config, old_config), ours)
     events, stop = Events(), Stop()
     consumer = Consumer(**chosen)
-    stop.asked = consumer.wakeup
+    stop.on_signal = consumer.wakeup
     with stop.by_signals():
         events.say("startup_complete")
         try:

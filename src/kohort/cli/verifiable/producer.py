@@ -79,7 +79,7 @@ def verifiable_producer(
     chosen = settings(file, {"bootstrap_servers": bootstrap_server, "acks": acks})
     stop = Stop()
     sender = _Sender(Events(), topic)
-    stop.asked = sender.wake
+    stop.on_signal = sender.wake
     with Producer(**chosen) as producer, stop.by_signals():
         sender.events.say("startup_complete")
         began_ms = now_ms()

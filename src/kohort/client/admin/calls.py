@@ -440,12 +440,12 @@ def each_of(
     raise type(first)(f"{what} {name!r}: {first}{others}") from first
 
 
-def _others(failed: Mapping[str, str], asked: int) -> str:
+def _others(failed: Mapping[str, str], requested: int) -> str:
     """The end of a sentence about one that failed: these did, too."""
     if not failed:
         return ""
     some = ", ".join(f"{name!r} {why}" for name, why in list(failed.items())[:19])
-    return f"; {asked - len(failed) - 1} of {asked} succeeded, failed also: {some}"
+    return f"; {requested - len(failed) - 1} of {requested} succeeded, failed also: {some}"
 
 
 def raise_failed(

@@ -516,11 +516,11 @@ class AdminCluster(AdminCalls):
         nodes = self._refresh(deadline_ms).nodes
         if brokers is None:
             return sorted(nodes)
-        asked = list(brokers)
-        unknown = sorted(set(asked) - set(nodes))
+        requested = list(brokers)
+        unknown = sorted(set(requested) - set(nodes))
         if unknown:
             raise UsageError(f"there are no brokers {unknown}; brokers by id: {sorted(nodes)}")
-        return asked
+        return requested
 
     def _page(
         self, request: DescribeTopicPartitionsRequest, deadline_ms: int

@@ -141,7 +141,7 @@ class Peer:
         self._idle: Timer | None = None
         self._used_ms = 0
         self._login: Login | None = None
-        self._asked: Message | None = None  # by the login; its answer is waited for
+        self._login_request: Message | None = None  # by the login; its answer is waited for
         self._renewal: Timer | None = None
         self._renewing = False
         self._was_answered = False  # over this connection, after its handshakes
@@ -323,7 +323,7 @@ class Peer:
         self.state = PeerState.AUTHENTICATING
         if self._idle is not None:
             self._idle.cancel()
-        self._login = self._asked = None
+        self._login = self._login_request = None
         deadline_ms = self._loop.now_ms() + self._config.request_timeout_ms
         self._handshake = (-1, -1, deadline_ms)
         self._watch_deadline(deadline_ms)
@@ -347,14 +347,14 @@ class Peer:
         assert self._connection is not None
         correlation_id = self.pipeline.next_id()
         self._handshake = (correlation_id, version, self._handshake[2])
-        self._asked = message
+        self._login_request = message
         self._connection.send(
             encode_request(message, version, correlation_id, self._config.client_id)
         )
 
     def _login_answered(self, frame: memoryview) -> None:
         expected, version, _ = self._handshake
-        asked, login = self._asked, self._login
+        asked, login = self._login_request, self._login
         try:
             if asked is None or login is None or response_correlation_id(frame) != expected:
                 raise ProtocolError(f"{self.name} answered what it was not asked")
@@ -366,7 +366,7 @@ class Peer:
         if following is not None:
             self._say(*following)
             return
-        self._login = self._asked = None
+        self._login = self._login_request = None
         again, self._renewing = self._renewing, False
         if login.lifetime_ms:
             after_ms = reauthenticate_after_ms(login.lifetime_ms, self._uniform())
@@ -473,7 +473,7 @@ class Peer:
         self._connection = None
         self.last_error = error
         self._owner.events.emit(ConnectionLost(self.node_id, error))
-        self._login = self._asked = None
+        self._login = self._login_request = None
         for timer in (self._idle, self._renewal):
             if timer is not None:
                 timer.cancel()

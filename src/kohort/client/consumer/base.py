@@ -367,10 +367,10 @@ class ConsumerBase(Observed):
         core.post(core.commit, job, on_committed)
         self._calls.expect(job)
 
-    def _most(self, asked: int | None, default: int) -> int:
-        if asked is None:
+    def _most(self, requested: int | None, default: int) -> int:
+        if requested is None:
             return default
-        return arguments.whole_number(asked, "the most records of a poll", 1)
+        return arguments.whole_number(requested, "the most records of a poll", 1)
 
     def _time_ms(self, timeout: float | None, call: str) -> int:
         if timeout is None:

@@ -184,9 +184,9 @@ class ConsumerCore:
 
     def _abandon(self, error: KohortError) -> None:
         with self.lock:
-            asked = [*self.queries.abandon(error), *self.committed.abandon(error)]
+            requested = [*self.queries.abandon(error), *self.committed.abandon(error)]
         self.commits.abandon(error)
-        for done in asked:
+        for done in requested:
             self._complete(done.query, done.query.error)
 
     # -- on the network thread: what the session reports -----------------------------------------

@@ -179,7 +179,7 @@ def list_offsets(
 
 def find_start(question: FindStart, isolation_level: int, timeout_ms: int) -> lo.ListOffsetsRequest:
     """ListOffsets for a reset."""
-    targets = {tp: (asked.value, asked.leader_epoch) for tp, asked in question.parts.items()}
+    targets = {tp: (part.value, part.leader_epoch) for tp, part in question.parts.items()}
     return list_offsets(targets, isolation_level, timeout_ms)
 
 
@@ -224,10 +224,10 @@ def validate(question: Validate) -> ole.OffsetForLeaderEpochRequest:
             partitions=[
                 ole.OffsetForLeaderPartition(
                     partition=partition,
-                    current_leader_epoch=asked.leader_epoch,
-                    leader_epoch=asked.value,
+                    current_leader_epoch=part.leader_epoch,
+                    leader_epoch=part.value,
                 )
-                for partition, asked in partitions
+                for partition, part in partitions
             ],
         )
         for topic, partitions in by_topic(question.parts)

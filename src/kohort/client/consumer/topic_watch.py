@@ -52,7 +52,7 @@ class TopicWatch:
         self.matched: frozenset[str] = frozenset()
         self.missing = MissingTopics(creates=owner.config.allow_auto_create_topics)
         self.nowhere = MissingPartitions()
-        self._asked: set[str] = set()
+        self._looked_up: set[str] = set()
         self._ids: dict[str, bytes] = {}
 
     def take_over(self, tps: Iterable[TopicPartition]) -> None:
@@ -65,9 +65,9 @@ class TopicWatch:
 
     def look_up(self, topics: Iterable[str]) -> None:
         """Watch topics whose offsets are asked for, too. Under the lock."""
-        if len(self._asked) >= MAX_ASKED_TOPICS:
-            self._asked.clear()
-        self._asked.update(topics)
+        if len(self._looked_up) >= MAX_ASKED_TOPICS:
+            self._looked_up.clear()
+        self._looked_up.update(topics)
 
     def watch(self) -> None:
         """Let the cluster keep metadata of every topic that is needed now."""
@@ -76,7 +76,7 @@ class TopicWatch:
         if subscription.pattern is not None:
             cluster.watch_topics(ALL)
             return
-        names = set(subscription.topics) | self._asked
+        names = set(subscription.topics) | self._looked_up
         names.update(tp.topic for tp in subscription.partitions)
         if owner.session is not None:
             names |= owner.session.watched

@@ -187,7 +187,7 @@ class _Write:
         self._identity = identity
         self._queue = WriteQueue(identity, after)
         self._answers: SimpleQueue[_Answered] = SimpleQueue()
-        self._asked = 0
+        self._requested = 0
         self._deadline_ms = monotonic_ms() + DELIVERY_TIMEOUT_MS
         self._backoff = Backoff(20, 1_000, uniform)
         self._known: set[str] = set()
@@ -238,7 +238,7 @@ class _Write:
             topic_data=list(topics.values()),
         )
         message = Versioned(ProduceRequest, lambda _: request, at_most=BEFORE_KIP_890["produce"])
-        self._asked += 1
+        self._requested += 1
         answers = self._answers
 
         def done(answer: Message | KohortError) -> None:
@@ -248,11 +248,11 @@ class _Write:
 
     def _settle_one(self) -> None:
         """Wait for one answer; without any under way, look for the leaders again."""
-        if not self._asked:
+        if not self._requested:
             self._wait_for_leaders()
             return
         partitions, answer = self._answers.get()
-        self._asked -= 1
+        self._requested -= 1
         if isinstance(answer, KohortError):
             if not isinstance(answer, ConnectionFailedError | KafkaTimeoutError):
                 raise answer

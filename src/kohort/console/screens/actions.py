@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Redirect, Screen, now_ms
 from kohort.console.views.figures import clock
 
 
@@ -24,9 +24,9 @@ class JobView:
     again: str
 
 
-def job_page(desk: Desk, asked: Asked) -> Screen:
+def job_page(desk: Desk, request: PageRequest) -> Screen:
     """One job."""
-    job = desk.jobs.get(asked.needed("id"))
+    job = desk.jobs.get(request.needed("id"))
     if job is None:
         raise NotThereError("this console knows of no such job; it may have been started again")
     seconds = max(0.001, (now_ms() - job.begun_ms) / 1000)
@@ -44,14 +44,14 @@ def job_page(desk: Desk, asked: Asked) -> Screen:
     return Screen("job.html", f"{job.kind} {job.id}", "dlq", view)
 
 
-def job_stop(desk: Desk, asked: Asked) -> Redirect:
+def job_stop(desk: Desk, request: PageRequest) -> Redirect:
     """Pause a job after its page at hand."""
     desk.actions_allowed()
-    job = desk.jobs.get(asked.needed("id"))
+    job = desk.jobs.get(request.needed("id"))
     if job is not None and job.stop is not None:
         job.stop()
-        desk.audit.add(asked.form["who"], f"pause {job.kind}", job.target, details={"id": job.id})
-    return Redirect(f"/job?{urlencode({'id': asked.needed('id')})}")
+        desk.audit.add(request.form["who"], f"pause {job.kind}", job.target, details={"id": job.id})
+    return Redirect(f"/job?{urlencode({'id': request.needed('id')})}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class AuditView:
     jobs: list[tuple[str, str]]
 
 
-def audit(desk: Desk, _: Asked) -> Screen:
+def audit(desk: Desk, _: PageRequest) -> Screen:
     """What was done by this console."""
     rows = [
         AuditRow(clock(e.at_ms), e.who, e.action, e.target, e.outcome, json.dumps(e.details))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from kohort.console.screens.audit import AuditError
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Redirect, Screen, now_ms
 from kohort.console.screens.jobs import Job
 from kohort.console.views.dead_letters import (
     READ_AT_MOST,
@@ -66,34 +66,34 @@ def _owner(desk: Desk, name: str) -> RetryOwner:
     raise NotThereError(f"there is no dead-letter topic {name!r}; /dlq lists those there are")
 
 
-def topics(desk: Desk, _: Asked) -> Screen:
+def topics(desk: Desk, _: PageRequest) -> Screen:
     """All dead-letter topics."""
     owners = owners_of(desk)
     view = dead_letter_topics(owners, sizes_of(desk, owners), desk.overview().snapshot)
     return Screen("dlq.html", "Dead letters", "dlq", view, desk.command("topic", "list"))
 
 
-def topic(desk: Desk, asked: Asked) -> Screen:
+def topic(desk: Desk, request: PageRequest) -> Screen:
     """One dead-letter topic: its kinds and records."""
-    owner = _owner(desk, asked.needed("name"))
+    owner = _owner(desk, request.needed("name"))
     name = owner.dead_letter or ""
     described = desk.overview().snapshot.topics[name]
     copies = latest_copies(desk.admin, desk.settings, described, READ_AT_MOST)
     view = dead_letter_topic(
-        owner, copies, _redrives(desk, name), asked.query, desk.masks, now_ms()
+        owner, copies, _redrives(desk, name), request.query, desk.masks, now_ms()
     )
     command = desk.command("dlq", "list", "--topic", owner.topic, "--group", owner.group)
     return Screen("dlq_topic.html", name, "dlq", view, command)
 
 
-def record(desk: Desk, asked: Asked) -> Screen:
+def record(desk: Desk, request: PageRequest) -> Screen:
     """One failed record."""
     from kohort.client.common.types import TopicPartition
     from kohort.retry.headers import HeaderFault, parse
 
-    owner = _owner(desk, asked.needed("name"))
-    tp = TopicPartition(owner.dead_letter or "", whole_of(asked, "partition"))
-    offset = whole_of(asked, "offset")
+    owner = _owner(desk, request.needed("name"))
+    tp = TopicPartition(owner.dead_letter or "", whole_of(request, "partition"))
+    offset = whole_of(request, "offset")
     found = record_at(desk.admin, desk.settings, tp, offset)
     if found is None or found.offset != offset:
         raise NotThereError(f"{tp} has no record at offset {offset:,} (any more)")
@@ -108,9 +108,9 @@ def record(desk: Desk, asked: Asked) -> Screen:
     return Screen("dlq_record.html", f"{tp} offset {offset}", "dlq", view, command)
 
 
-def whole_of(asked: Asked, name: str) -> int:
+def whole_of(request: PageRequest, name: str) -> int:
     """A number of the query. Raises UsageError for anything else."""
-    text = asked.needed(name)
+    text = request.needed(name)
     if not text.isdecimal() or len(text) > 18:
         raise UsageError(f"{name}={text!r} is not a whole number")
     return int(text)
@@ -163,11 +163,11 @@ def _chosen(fields: Mapping[str, str]) -> dict[str, str]:
     return chosen | {"offsets": " ".join(chosen["offsets"].split())}
 
 
-def plan(desk: Desk, asked: Asked) -> Screen:
+def plan(desk: Desk, request: PageRequest) -> Screen:
     """What a redrive would send; nothing is changed."""
-    owner = _owner(desk, asked.needed("name"))
-    chosen = _chosen(asked.query)
-    redrive_id = asked.query.get("id") or _new_id(owner, chosen)
+    owner = _owner(desk, request.needed("name"))
+    chosen = _chosen(request.query)
+    redrive_id = request.query.get("id") or _new_id(owner, chosen)
     report = _redrive(desk, owner, redrive_id, chosen).preview()
     view = RedrivePlan(
         owner.dead_letter or "",
@@ -179,7 +179,7 @@ def plan(desk: Desk, asked: Asked) -> Screen:
         [(reason, kind, n) for (reason, kind), n in report.kinds.most_common(20)],
         _left(report),
         chosen["target"] or "entry",
-        asked.query.get("rate", ""),
+        request.query.get("rate", ""),
         _single(chosen["offsets"]) is not None,
         _original(desk, owner, chosen),
     )
@@ -209,19 +209,19 @@ def _single(texts: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def start(desk: Desk, asked: Asked) -> Redirect:
+def start(desk: Desk, request: PageRequest) -> Redirect:
     """Begin a redrive, or continue one."""
     desk.actions_allowed()
-    owner = _owner(desk, asked.needed("name"))
-    chosen = _chosen(asked.form)
-    redrive_id = asked.needed("id")
+    owner = _owner(desk, request.needed("name"))
+    chosen = _chosen(request.form)
+    redrive_id = request.needed("id")
     if not redrive_id.endswith(_mark(owner, chosen)):
         raise UsageError(
             f"redrive {redrive_id} was begun with another choice of records; begin a new one"
         )
-    if asked.form.get("confirm") != "yes":
+    if request.form.get("confirm") != "yes":
         raise UsageError("confirm the redrive on the page that shows what it sends")
-    rate_per_s = _rate(asked.form.get("rate", "").strip())
+    rate_per_s = _rate(request.form.get("rate", "").strip())
     job = Job(redrive_id, "redrive", owner.dead_letter or "", _link(owner, redrive_id, chosen))
     redrive = _redrive(desk, owner, redrive_id, chosen)
     job.stop = redrive.stop
@@ -234,9 +234,9 @@ def start(desk: Desk, asked: Asked) -> Redirect:
         return f"{ended}: {report.sent:,} sent" + (f" ({left})" if left else "")
 
     desk.audit.begin(
-        asked.form["who"], "redrive", owner.dead_letter or "", {"id": redrive_id, **chosen}
+        request.form["who"], "redrive", owner.dead_letter or "", {"id": redrive_id, **chosen}
     )
-    desk.jobs.start(job, run, lambda outcome: _ended(desk, asked, job, outcome))
+    desk.jobs.start(job, run, lambda outcome: _ended(desk, request, job, outcome))
     return Redirect(f"/job?{urlencode({'id': redrive_id})}")
 
 
@@ -251,9 +251,9 @@ def _rate(text: str) -> float | None:
     return rate
 
 
-def _ended(desk: Desk, asked: Asked, job: Job, outcome: str) -> None:
+def _ended(desk: Desk, request: PageRequest, job: Job, outcome: str) -> None:
     try:
-        desk.audit.add(asked.form["who"], job.kind, job.target, outcome, {"id": job.id})
+        desk.audit.add(request.form["who"], job.kind, job.target, outcome, {"id": job.id})
     except AuditError as error:  # nobody waits for an answer here
         log.error("%s", error)
     desk.sampler.sample_soon()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageRequest:
     """One request: its path, its query, and of a POST its form."""
 
     path: str
@@ -152,7 +152,7 @@ class Desk:
         self.audit.check()
 
 
-Handler = Callable[[Desk, Asked], "Screen | Redirect"]
+Handler = Callable[[Desk, PageRequest], "Screen | Redirect"]
 
 
 def now_ms() -> int:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from kohort.console.screens.desk import Asked, Desk, Redirect, Screen
+from kohort.console.screens.desk import Desk, PageRequest, Redirect, Screen
 from kohort.console.views.embedded import (
     broker_view,
     fault_plan_view,
@@ -36,9 +36,9 @@ def _port(desk: Desk) -> ControlPort:
     return ControlPort.parse(desk.control, TIMEOUT_S)
 
 
-def broker(desk: Desk, asked: Asked) -> Screen:
+def broker(desk: Desk, request: PageRequest) -> Screen:
     """Nodes and faults, and the form of a further fault."""
-    del asked
+    del request
     nodes, faults, disk, note = list[Any](), list[Any](), list[Any](), NO_CONTROL
     if desk.control:
         port = _port(desk)
@@ -50,23 +50,23 @@ def broker(desk: Desk, asked: Asked) -> Screen:
     return Screen("broker.html", "Embedded broker", "broker", view, _command(desk, "list"))
 
 
-def requests(desk: Desk, asked: Asked) -> Screen:
+def requests(desk: Desk, request: PageRequest) -> Screen:
     """The last requests of the broker's clients."""
     rows, total, note = list[Any](), 0, NO_CONTROL
     if desk.control:
         answer = _port(desk).ask("GET", "/requests")
         rows, total, note = answer["requests"], answer["count"], ""
-    view = requests_view(desk.control, rows, total, asked.query, note)
-    api = asked.query.get("api", "")
+    view = requests_view(desk.control, rows, total, request.query, note)
+    api = request.query.get("api", "")
     words = ("requests", "--api", api) if api else ("requests",)
     return Screen("requests.html", "Requests", "broker", view, _command(desk, *words))
 
 
-def fault(desk: Desk, asked: Asked) -> Screen:
+def fault(desk: Desk, request: PageRequest) -> Screen:
     """What a fault would do, and which of the last requests it would have met."""
     port = _port(desk)
     try:
-        body = _body(asked.query)
+        body = _body(request.query)
         rule = None if body["then"] == DISK else _rule(body)
     except UsageError as error:
         view = fault_plan_view(desk.control, "", "", (), (), str(error))
@@ -77,19 +77,19 @@ def fault(desk: Desk, asked: Asked) -> Screen:
     return Screen("fault.html", "A fault", "broker", view, _command(desk, *_words(body)))
 
 
-def add_fault(desk: Desk, asked: Asked) -> Redirect:
+def add_fault(desk: Desk, request: PageRequest) -> Redirect:
     """Set the fault that was previewed."""
     desk.actions_allowed()
-    if asked.form.get("confirm") != "yes":
+    if request.form.get("confirm") != "yes":
         raise UsageError("confirm it on the page that shows what the fault does")
     try:
-        body: Any = json.loads(asked.needed("fault"))
+        body: Any = json.loads(request.needed("fault"))
     except ValueError as error:
         raise UsageError("the form has no fault; begin at /broker") from error
     if not isinstance(body, dict):
         raise UsageError("the form has no fault; begin at /broker")
     described = cast("dict[str, Any]", body)
-    port, who = _port(desk), asked.form["who"]
+    port, who = _port(desk), request.form["who"]
     if described.get("then") == DISK:
         fields = {key: value for key, value in described.items() if key != "then"}
         with desk.audit.doing(who, "add fault", "fault of the disk", described):
@@ -101,30 +101,30 @@ def add_fault(desk: Desk, asked: Asked) -> Redirect:
     return Redirect("/broker")
 
 
-def remove_fault(desk: Desk, asked: Asked) -> Redirect:
+def remove_fault(desk: Desk, request: PageRequest) -> Redirect:
     """Remove one fault, or all of them; answers that are held leave."""
     desk.actions_allowed()
-    number = asked.needed("id")
-    if number == "all" and asked.form.get("confirm") != "yes":
+    number = request.needed("id")
+    if number == "all" and request.form.get("confirm") != "yes":
         raise UsageError("confirm on /broker that every fault is removed")
     if number != "all" and not (number.isdecimal() and len(number) < 10):
         raise UsageError(f"{number!r} is not the number of a fault")
     target = "all faults" if number == "all" else f"fault {number}"
     port = _port(desk)
-    with desk.audit.doing(asked.form["who"], "remove fault", target):
+    with desk.audit.doing(request.form["who"], "remove fault", target):
         port.ask("DELETE", "/faults" if number == "all" else f"/faults/{number}")
     return Redirect("/broker")
 
 
-def change_node(desk: Desk, asked: Asked) -> Redirect:
+def change_node(desk: Desk, request: PageRequest) -> Redirect:
     """Bring a node down, or up again."""
     desk.actions_allowed()
-    node, action = asked.needed("node"), asked.needed("action")
+    node, action = request.needed("node"), request.needed("action")
     if not (node.isdecimal() and len(node) < 10) or action not in ("down", "up"):
         raise UsageError("a node is brought down or up, by its number")
     port = _port(desk)
     if action == "down":
-        if asked.form.get("confirm") != "yes":
+        if request.form.get("confirm") != "yes":
             raise UsageError(f"confirm on /broker that node {node} is brought down")
         others = [
             one
@@ -135,7 +135,7 @@ def change_node(desk: Desk, asked: Asked) -> Redirect:
             raise UsageError(
                 f"node {node} is the last one that runs: the console would see nothing any more"
             )
-    with desk.audit.doing(asked.form["who"], f"node {action}", f"node {node}"):
+    with desk.audit.doing(request.form["who"], f"node {action}", f"node {node}"):
         port.ask("POST", f"/nodes/{node}/{action}")
     return Redirect("/broker")
 

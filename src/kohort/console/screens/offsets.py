@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from kohort.client.common.types import TopicPartition
-from kohort.console.screens.desk import Asked, Desk, Redirect, Screen
+from kohort.console.screens.desk import Desk, PageRequest, Redirect, Screen
 from kohort.console.views.figures import DASH, count
 from kohort.errors import UsageError
 from kohort.observe.resets import Place, again_and_skipped, parse_place, targets
@@ -73,12 +73,12 @@ class OffsetsView:
     silent: Sequence[str]
 
 
-def offsets(desk: Desk, asked: Asked) -> Screen:
+def offsets(desk: Desk, request: PageRequest) -> Screen:
     """Where a group is, and with `to` where it would be; nothing is changed."""
-    name = asked.needed("name")
+    name = request.needed("name")
     desk.group(name)
-    undo, to = asked.query.get("undo", ""), asked.query.get("to", "").strip()
-    topic = asked.query.get("topic", EVERY_TOPIC)
+    undo, to = request.query.get("undo", ""), request.query.get("to", "").strip()
+    topic = request.query.get("topic", EVERY_TOPIC)
     held = desk.admin.list_group_offsets(name)
     listed = sorted({tp.topic for tp in held})
     chosen = [tp for tp in sorted(held) if topic in (EVERY_TOPIC, tp.topic)]
@@ -123,14 +123,14 @@ def offsets(desk: Desk, asked: Asked) -> Screen:
     return Screen("offsets.html", name, "groups", view, desk.command(*words))
 
 
-def set_offsets(desk: Desk, asked: Asked) -> Redirect:
+def set_offsets(desk: Desk, request: PageRequest) -> Redirect:
     """Set what the preview has shown. Raises UsageError when offsets have moved since."""
     desk.actions_allowed()
-    name = asked.needed("name")
-    if asked.form.get("confirm") != name:
+    name = request.needed("name")
+    if request.form.get("confirm") != name:
         raise UsageError(f"type the group's name, {name}, to confirm")
-    offsets = _from_text(asked.needed("plan"))
-    was = _from_text(asked.needed("was"))
+    offsets = _from_text(request.needed("plan"))
+    was = _from_text(request.needed("was"))
     if was.keys() != offsets.keys():
         raise UsageError("the plan of this form cannot be read; look again")
     before = {tp: at.offset for tp, at in desk.admin.list_group_offsets(name, offsets).items()}
@@ -138,7 +138,7 @@ def set_offsets(desk: Desk, asked: Asked) -> Redirect:
     if moved:
         raise UsageError(f"the group has moved since the preview ({moved[0]}); look again")
     changes = {"before": json.loads(_as_text(before)), "after": json.loads(_as_text(offsets))}
-    with desk.audit.doing(asked.form["who"], "set offsets", name, changes):
+    with desk.audit.doing(request.form["who"], "set offsets", name, changes):
         key = desk.undos.add(name, before)  # first: where the answer is lost, they may be set
         desk.admin.alter_group_offsets(name, offsets)
     desk.sampler.sample_soon()

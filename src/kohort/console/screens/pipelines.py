@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kohort.client.common.types import TopicPartition
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Screen, now_ms
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Screen, now_ms
 from kohort.console.views.figures import count, whole
 from kohort.console.views.pipelines import PipelineLine, PipelinesView, pipeline_view
 from kohort.errors import KohortError
@@ -25,7 +25,7 @@ from kohort.sampling.log_offsets import offsets, topics_there
 KINDS: Final = 20
 
 
-def pipelines(desk: Desk, _: Asked) -> Screen:
+def pipelines(desk: Desk, _: PageRequest) -> Screen:
     """Every pipeline of every store; a store that does not answer is a line of its own."""
     lines: list[PipelineLine] = []
     troubles: list[str] = []
@@ -42,9 +42,9 @@ def pipelines(desk: Desk, _: Asked) -> Screen:
     return Screen("pipelines.html", "Pipelines", "pipelines", view)
 
 
-def pipeline(desk: Desk, asked: Asked) -> Screen:
+def pipeline(desk: Desk, request: PageRequest) -> Screen:
     """One pipeline: books, fence, commits, what waits, what failed."""
-    name, number = asked.needed("name"), whole(asked.query.get("store", ""), 0)
+    name, number = request.needed("name"), whole(request.query.get("store", ""), 0)
     if number >= len(desk.stores):
         raise NotThereError("the console was not given this store; see /pipelines")
     url = desk.stores[number]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kohort.console.screens.desk import Asked, Desk, Screen
+from kohort.console.screens.desk import Desk, PageRequest, Screen
 from kohort.console.views.plan import plan_view
 from kohort.errors import ConfigError
 from kohort.group.assignors import BUILT_IN, SERVER_SIDE, AssignorError
@@ -12,12 +12,12 @@ from kohort.observe.assignment_preview import live_scene, moves, planned
 from kohort.sampling.topic_views import topic_views
 
 
-def plan(desk: Desk, asked: Asked) -> Screen:
+def plan(desk: Desk, request: PageRequest) -> Screen:
     """The plan of a group for members that leave and join, and another assignor."""
-    name = asked.needed("name")
+    name = request.needed("name")
     desk.group(name)
-    assignor = asked.query.get("assignor", "")
-    without, joining = _listed(asked.query.get("without")), _listed(asked.query.get("with"))
+    assignor = request.query.get("assignor", "")
+    without, joining = _listed(request.query.get("without")), _listed(request.query.get("with"))
     known = sorted({*BUILT_IN, *SERVER_SIDE})
     words = ["group", "plan", "--group", name]
     for option, text in (
@@ -37,9 +37,9 @@ def plan(desk: Desk, asked: Asked) -> Screen:
         topics = partial(topic_views, desk.admin)
         scene = live_scene(described, topics, assignor or None, joining)
         made = planned(scene, without, joining)
-        view = plan_view(name, asked.query, known, made, moves(made))
+        view = plan_view(name, request.query, known, made, moves(made))
     except (ConfigError, AssignorError) as error:
-        view = plan_view(name, asked.query, known, None, note=str(error))
+        view = plan_view(name, request.query, known, None, note=str(error))
     return Screen("plan.html", name, "groups", view, desk.command(*words))
 
 

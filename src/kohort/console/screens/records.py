@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kohort.client.common.types import TopicPartition
 from kohort.console.screens.dead_letters import owners_of, whole_of
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Screen
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Screen
 from kohort.console.views.dead_letters import HeaderRow
 from kohort.console.views.figures import clock
 from kohort.sampling.retry_records import RetryCopy, latest_copies, record_at
@@ -51,13 +51,13 @@ class JourneyView:
     silent: Sequence[str]
 
 
-def record(desk: Desk, asked: Asked) -> Screen:
+def record(desk: Desk, request: PageRequest) -> Screen:
     """One record by its first place."""
-    if not asked.query.get("topic"):
+    if not request.query.get("topic"):
         empty = JourneyView("", 0, 0, False, "", "", None, None, (), (), (), ())
         return Screen("record.html", "Find a record", "record", empty)
-    topic = asked.needed("topic")
-    tp, offset = TopicPartition(topic, whole_of(asked, "partition")), whole_of(asked, "offset")
+    topic = request.needed("topic")
+    tp, offset = TopicPartition(topic, whole_of(request, "partition")), whole_of(request, "offset")
     described = desk.overview().snapshot.topics.get(topic)
     if described is None or tp.partition >= len(described.partitions):
         raise NotThereError(f"there is no partition {tp}; /topics lists those there are")

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from kohort.client.common.types import TopicPartition
 from kohort.console.screens.dead_letters import owners_of, sizes_of
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Redirect, Screen, now_ms
 from kohort.console.screens.fleet import as_text
 from kohort.console.views.retries import (
     LISTED,
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 OF_RECORD: Final = {one.value: one for one in Action if one.of_record}
 
 
-def all_retries(desk: Desk, _: Asked) -> Screen:
+def all_retries(desk: Desk, _: PageRequest) -> Screen:
     """All groups that retry."""
     owners = owners_of(desk)
     view = retry_topics_view(owners, sizes_of(desk, owners), desk.overview())
     return Screen("retries.html", "Retries", "retries", view, desk.command("topic", "list"))
 
 
-def retries(desk: Desk, asked: Asked) -> Screen:
+def retries(desk: Desk, request: PageRequest) -> Screen:
     """What waits in the retry topics of one (topic, group)."""
-    topic, group = asked.needed("topic"), asked.needed("group")
+    topic, group = request.needed("topic"), request.needed("group")
     owner, snapshot = _owner(desk, topic, group), desk.overview().snapshot
     described = [snapshot.topics[name] for name in owner.retry_topics if name in snapshot.topics]
     waiting = waiting_copies(desk.admin, desk.settings, owner.group, described, LISTED * 5)
@@ -55,9 +55,9 @@ def _owner(desk: Desk, topic: str, group: str) -> RetryOwner:
     raise NotThereError(f"group {group!r} has no retry topics of {topic!r}; /retries lists all")
 
 
-def record(desk: Desk, asked: Asked) -> Screen:
+def record(desk: Desk, request: PageRequest) -> Screen:
     """One record that waits, and what can be done with it; nothing is changed."""
-    owner, waiting = _waiting(desk, asked)
+    owner, waiting = _waiting(desk, request)
     able, why_not = _able(desk, owner.group)
     view = waiting_record_view(owner, waiting, able, why_not, desk.masks, now_ms())
     command = desk.command(
@@ -66,16 +66,16 @@ def record(desk: Desk, asked: Asked) -> Screen:
     return Screen("retry_record.html", view.row.origin, "retries", view, command)
 
 
-def act(desk: Desk, asked: Asked) -> Redirect:
+def act(desk: Desk, request: PageRequest) -> Redirect:
     """Have a record tried now, or dead-lettered now."""
     desk.actions_allowed()
-    owner, waiting = _waiting(desk, asked)
-    word = asked.needed("action")
+    owner, waiting = _waiting(desk, request)
+    word = request.needed("action")
     if word not in OF_RECORD:
         raise UsageError(f"{word!r} is no action; there are {', '.join(OF_RECORD)}")
-    if asked.form.get("confirm") != "yes":
+    if request.form.get("confirm") != "yes":
         raise UsageError("confirm it on the page that shows the record")
-    copy, who = waiting.copy.record, asked.form["who"]
+    copy, who = waiting.copy.record, request.form["who"]
     at = f"{copy.topic}/{copy.partition}/{copy.offset}"
     details = {"origin": waiting.copy.retry.origin.retry_id}
     with desk.audit.doing(who, word, at, details) as it:
@@ -87,14 +87,14 @@ def act(desk: Desk, asked: Asked) -> Redirect:
     return Redirect(f"/retries/group?{urlencode({'topic': owner.topic, 'group': owner.group})}")
 
 
-def _waiting(desk: Desk, asked: Asked) -> tuple[RetryOwner, WaitingCopy]:
+def _waiting(desk: Desk, request: PageRequest) -> tuple[RetryOwner, WaitingCopy]:
     """The record `at` a place of a retry topic of (topic, group). Raises NotThereError."""
-    owner = _owner(desk, asked.needed("topic"), asked.needed("group"))
-    retry_topic, _, place = asked.needed("at").partition("/")
+    owner = _owner(desk, request.needed("topic"), request.needed("group"))
+    retry_topic, _, place = request.needed("at").partition("/")
     number, _, offset = place.partition("/")
     known = retry_topic in owner.retry_topics and number.isdecimal() and offset.isdecimal()
     if not known or len(number) > 9 or len(offset) > 18:
-        raise NotThereError(f"at={asked.needed('at')!r} is no RETRY-TOPIC/PARTITION/OFFSET here")
+        raise NotThereError(f"at={request.needed('at')!r} is no RETRY-TOPIC/PARTITION/OFFSET here")
     tp = TopicPartition(retry_topic, int(number))
     found = record_at(desk.admin, desk.settings, tp, int(offset))
     if found is None or found.offset != int(offset):

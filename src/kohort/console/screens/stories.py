@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Screen
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Screen
 from kohort.console.views.stories import stories_view, story_view
 from kohort.errors import ConfigError, UsageError
 from kohort.setting_keys import nearest
@@ -17,25 +17,25 @@ MOST: Final = 1 << 53
 PROTOCOLS: Final = ("classic", "consumer", "mixed")
 
 
-def stories(desk: Desk, asked: Asked) -> Screen:
+def stories(desk: Desk, request: PageRequest) -> Screen:
     """The scenarios of the package, and the form of a random world."""
     from kohort.simulator.generate import FAULTS
     from kohort.simulator.scenario import examples
 
-    view = stories_view(list(examples()), asked.query, sorted(FAULTS), desk.control)
+    view = stories_view(list(examples()), request.query, sorted(FAULTS), desk.control)
     return Screen("stories.html", "Stories", "broker", view, "kohort simulate examples")
 
 
-def story(desk: Desk, asked: Asked) -> Screen:
+def story(desk: Desk, request: PageRequest) -> Screen:
     """One story at one of its lines: a scenario by `name`, or a random world by `seed`."""
-    name = asked.query.get("name", "")
-    plan, runs, run, command = _scenario(asked, name) if name else _random(asked)
+    name = request.query.get("name", "")
+    plan, runs, run, command = _scenario(request, name) if name else _random(request)
     played = desk.player.story(plan)
-    view = story_view(plan, played.moments, _whole(asked, "at", 1), runs, run)
+    view = story_view(plan, played.moments, _whole(request, "at", 1), runs, run)
     return Screen("story.html", name or plan.name, "broker", view, shlex.join(command))
 
 
-def _scenario(asked: Asked, name: str) -> tuple[Plan, list[str], int, list[str]]:
+def _scenario(request: PageRequest, name: str) -> tuple[Plan, list[str], int, list[str]]:
     from kohort.simulator.scenario import examples
 
     known = {one.name: one for one in examples()}  # never a file of the URL's choice
@@ -44,7 +44,7 @@ def _scenario(asked: Asked, name: str) -> tuple[Plan, list[str], int, list[str]]
         hint = f" Did you mean {near!r}?" if near else ""
         raise NotThereError(f"there is no story {name!r}.{hint} /stories lists all")
     plans = list(known[name].plans())
-    run = _whole(asked, "run", 0)
+    run = _whole(request, "run", 0)
     if run >= len(plans):
         raise NotThereError(f"story {name!r} has {len(plans)} runs; there is no run {run}")
     plan = plans[run]
@@ -52,12 +52,12 @@ def _scenario(asked: Asked, name: str) -> tuple[Plan, list[str], int, list[str]]
     return plan, [one.name for one in plans], run, command
 
 
-def _random(asked: Asked) -> tuple[Plan, list[str], int, list[str]]:
+def _random(request: PageRequest) -> tuple[Plan, list[str], int, list[str]]:
     from kohort.simulator.generate import MAX_MEMBERS
     from kohort.simulator.runs.running import Options
 
-    seed, members = _whole(asked, "seed", -1), _whole(asked, "members", 0)
-    protocol, faults = asked.query.get("protocol", ""), asked.query.get("faults", "")
+    seed, members = _whole(request, "seed", -1), _whole(request, "members", 0)
+    protocol, faults = request.query.get("protocol", ""), request.query.get("faults", "")
     if seed < 0:
         raise UsageError("/story needs name=... or seed=...; begin at /stories")
     if members > MAX_MEMBERS or protocol not in ("", *PROTOCOLS):
@@ -74,8 +74,8 @@ def _random(asked: Asked) -> tuple[Plan, list[str], int, list[str]]:
     return plan, [], 0, shlex.split(options.command(seed))
 
 
-def _whole(asked: Asked, name: str, default: int) -> int:
-    text = asked.query.get(name, "")
+def _whole(request: PageRequest, name: str, default: int) -> int:
+    text = request.query.get(name, "")
     if not text:
         return default
     if not text.isdecimal() or int(text[:20]) > MOST:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kohort.client.admin.group_timeline import read_rebalances
 from kohort.client.common.config import ConsumerConfig, known_to
-from kohort.console.screens.desk import Asked, Desk, Screen, now_ms
+from kohort.console.screens.desk import Desk, PageRequest, Screen, now_ms
 from kohort.console.views.figures import whole
 from kohort.console.views.timeline import timeline_view
 from kohort.errors import KohortError
@@ -14,11 +14,11 @@ LAST = 30
 MOST = 500
 
 
-def timeline(desk: Desk, asked: Asked) -> Screen:
+def timeline(desk: Desk, request: PageRequest) -> Screen:
     """What the coordinator remembers, and before that what the log says."""
-    name = asked.needed("name")
+    name = request.needed("name")
     desk.group(name)
-    last = min(MOST, max(1, whole(asked.query.get("last", ""), LAST)))
+    last = min(MOST, max(1, whole(request.query.get("last", ""), LAST)))
     view = timeline_view(name, _rebalances(desk, name, last), now_ms())
     command = desk.command("group", "timeline", name, "--last", str(last))
     return Screen("timeline.html", name, "groups", view, command)

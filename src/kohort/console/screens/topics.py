@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kohort.client.common.types import TopicPartition
 from kohort.console.screens.dead_letters import owners_of
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Screen
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Screen
 from kohort.console.views.cluster import cluster_view
 from kohort.console.views.topics import topic_view, topics_view
 from kohort.errors import KohortError
@@ -15,17 +15,17 @@ ANSWER_S = 5.0
 """How long a page waits for the disks of every broker."""
 
 
-def topics(desk: Desk, asked: Asked) -> Screen:
+def topics(desk: Desk, request: PageRequest) -> Screen:
     """All topics, retry topics folded under their source."""
-    view = topics_view(desk.overview(), owners_of(desk), asked.query)
+    view = topics_view(desk.overview(), owners_of(desk), request.query)
     return Screen("topics.html", "Topics", "topics", view, desk.command("topic", "list"))
 
 
-def topic(desk: Desk, asked: Asked) -> Screen:
+def topic(desk: Desk, request: PageRequest) -> Screen:
     """One topic: partitions, readers, settings."""
     from kohort.setting_keys import nearest
 
-    name, snapshot = asked.needed("name"), desk.overview().snapshot
+    name, snapshot = request.needed("name"), desk.overview().snapshot
     if name not in snapshot.topics:
         near = nearest(name, snapshot.topics)
         hint = f" Did you mean {near!r}?" if near else ""
@@ -44,11 +44,11 @@ def topic(desk: Desk, asked: Asked) -> Screen:
         configs = list(desk.admin.describe_configs(name).values())
     except KohortError:  # this user may not see them
         configs = []
-    view = topic_view(desk.overview(), owners_of(desk), name, spans, configs, asked.query)
+    view = topic_view(desk.overview(), owners_of(desk), name, spans, configs, request.query)
     return Screen("topic.html", name, "topics", view, desk.command("topic", "describe", name))
 
 
-def cluster(desk: Desk, _: Asked) -> Screen:
+def cluster(desk: Desk, _: PageRequest) -> Screen:
     """Brokers, replicas, disks."""
     snapshot = desk.overview().snapshot
     survey = desk.admin.survey_log_dirs(timeout_s=ANSWER_S)

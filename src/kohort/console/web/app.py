@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from kohort.console.screens import SCREENS
-from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.desk import Desk, NotThereError, PageRequest, Redirect, Screen, now_ms
 from kohort.console.views.figures import clock, duration
 from kohort.console.web.render import as_html, as_json
 from kohort.console.web.security import HEADERS, Guard, session_cookie
@@ -106,19 +106,21 @@ class ConsoleApp:
                 )
         address = request.client.host if request.client else "?"
         form["who"] = self.guard.who(cookie, address)
-        asked = Asked(request.url.path, _joined(request.query_params.multi_items()), form)
-        answer = await asyncio.to_thread(self._answer, request, asked, fresh or cookie or "")
+        page_request = PageRequest(
+            request.url.path, _joined(request.query_params.multi_items()), form
+        )
+        answer = await asyncio.to_thread(self._answer, request, page_request, fresh or cookie or "")
         if fresh:
             _set_session(request, answer, fresh)
         return answer
 
-    def _answer(self, request: Request, asked: Asked, cookie: str) -> Response:
-        handler = SCREENS.get((request.method, asked.path))
+    def _answer(self, request: Request, page_request: PageRequest, cookie: str) -> Response:
+        handler = SCREENS.get((request.method, page_request.path))
         if handler is None:
-            return self._failed(request, 404, f"There is no page {asked.path}.", cookie)
+            return self._failed(request, 404, f"There is no page {page_request.path}.", cookie)
         sample = self.desk.sampler.number  # before the screen looks: what comes later is news
         try:
-            shown = handler(self.desk, asked)
+            shown = handler(self.desk, page_request)
         except NotThereError as error:
             return self._failed(request, 404, str(error), cookie)
         except UsageError as error:

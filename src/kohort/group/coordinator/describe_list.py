@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.handlers.classic_rebalance import CONSUMER_PROTOCOL_TYPE
-from kohort.group.coordinator.state.classic_table import Asked, GroupState, Step, answer
+from kohort.group.coordinator.state.classic_table import GroupState, RequestKind, Step, answer
 from kohort.group.coordinator.state.context import Workspace
 from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
 from kohort.group.explain import timeline
@@ -46,7 +46,7 @@ def describe(
 
 def _described(ws: Workspace, group_id: str, api_version: int) -> DescribedGroup:
     group = ws.groups.get(group_id)
-    step = answer(Asked.DESCRIBE, group.state if group else None)
+    step = answer(RequestKind.DESCRIBE, group.state if group else None)
     if group is None or step is Step.SHOW_DEAD:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if api_version >= GROUP_ID_NOT_FOUND_FROM:

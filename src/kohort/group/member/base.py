@@ -73,7 +73,7 @@ class MemberBase(ABC, Generic[S, E]):
         self._heartbeat_at_ms = 0
         self._pace = Pace(config.join_heartbeat_ms)
         self._polled_ms = 0
-        self._asked_ms = 0
+        self._joining_since_ms = 0
         self._warned = False
 
     # -- what it shows -------------------------------------------------------------------------
@@ -98,9 +98,9 @@ class MemberBase(ABC, Generic[S, E]):
         """The message about a join or sync that waits long for other members; "" if there is
         none."""
         waits = Call.JOIN in self._calls or Call.SYNC in self._calls
-        if not waits or now_ms - self._asked_ms < LONG_REBALANCE_MS:
+        if not waits or now_ms - self._joining_since_ms < LONG_REBALANCE_MS:
             return ""
-        config, waited = self.config, format_elapsed(now_ms - self._asked_ms)
+        config, waited = self.config, format_elapsed(now_ms - self._joining_since_ms)
         return (
             f"group {config.group_id!r}: {self.state.value} for {waited}. The coordinator waits "
             "for members that have not joined again: for slow ones until their "

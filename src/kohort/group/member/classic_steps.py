@@ -164,9 +164,11 @@ class MemberCore(MemberBase[State, Event]):
         self._revoke(unsubscribed if self.cooperative else self._owned, self.generation < 0, reason)
         self._advance()
 
-    def _lose(self, code: int, asked: str) -> None:
+    def _lose(self, code: int, request_name: str) -> None:
         """The generation is gone: lost, nothing may be committed, join afresh (spec 1.5, 1.6)."""
-        reason = f"{asked} was answered {ErrorCode.name_of(code)} in generation {self.generation}"
+        reason = (
+            f"{request_name} was answered {ErrorCode.name_of(code)} in generation {self.generation}"
+        )
         self._forget(member_id=code == ErrorCode.UNKNOWN_MEMBER_ID)
         if self._move(Event.LOST):
             self.last_reason = reason
@@ -245,7 +247,7 @@ class MemberCore(MemberBase[State, Event]):
             self._fail(error, leave=True)
             return
         message = join_request(self.config, self.member_id, protocols, self.last_reason)
-        self._asked_ms, self._warned = self._now_ms, False
+        self._joining_since_ms, self._warned = self._now_ms, False
         self._send(Call.JOIN, message, self.config.max_poll_interval_ms + JOIN_SLACK_MS)
 
     def _join_again(self, *, at_once: bool) -> None:
@@ -382,7 +384,7 @@ class MemberCore(MemberBase[State, Event]):
         message = sync_request(
             self.config, self.member_id, self.generation, self.protocol, assignments
         )
-        self._asked_ms = self._now_ms
+        self._joining_since_ms = self._now_ms
         self._send(Call.SYNC, message, self.config.max_poll_interval_ms + JOIN_SLACK_MS)
 
     def _sync_answered(self, answer: SyncGroupResponse) -> None:
@@ -513,7 +515,7 @@ class MemberCore(MemberBase[State, Event]):
         if self.state is State.PLANNING:
             due.append(self._plan_at_ms)
         if self.state in {State.JOINING, State.SYNCING} and self._calls and not self._warned:
-            due.append(self._asked_ms + LONG_REBALANCE_MS)
+            due.append(self._joining_since_ms + LONG_REBALANCE_MS)
         return due
 
     def _timers(self) -> None:

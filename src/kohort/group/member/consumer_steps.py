@@ -200,13 +200,13 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         self._steps.append(OpenStep(self._serial, self._owned, True))
         self._out.append(Revoke(self._serial, self._named(partitions), lost, reason))
 
-    def _lose(self, code: int, asked: str) -> None:
+    def _lose(self, code: int, request_name: str) -> None:
         """Fenced: owned partitions are lost, nothing may be committed, join afresh (B6, spec 1.5).
 
         A member fenced while it joins, with epoch 0, is mistaken for another one: it joins under
         another id then.
         """
-        reason = f"{asked} was answered {ErrorCode.name_of(code)} in epoch {self.generation}"
+        reason = f"{request_name} was answered {ErrorCode.name_of(code)} in epoch {self.generation}"
         if self.state is State.JOINING:
             self.member_id = self._new_id()
         self._drop_out()
@@ -293,9 +293,9 @@ class ConsumerMemberCore(MemberBase[State, Event]):
             self._accepted(call, answer)
             return
         self._known = None
-        asked = "the join" if call is Call.JOIN else "a heartbeat"
+        request_name = "the join" if call is Call.JOIN else "a heartbeat"
         if code in MOVED_CODES:
-            self._coordinator_gone(f"it answered {asked} with {ErrorCode.name_of(code)}")
+            self._coordinator_gone(f"it answered {request_name} with {ErrorCode.name_of(code)}")
         elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             wait_ms = self._backoff_ms(self._failures)
             self._failures, self._finds = self._failures + 1, 0
@@ -304,9 +304,9 @@ class ConsumerMemberCore(MemberBase[State, Event]):
             code == ErrorCode.GROUP_ID_NOT_FOUND and call is Call.HEARTBEAT
         ):
             self._finds = 0
-            self._lose(code, asked)
+            self._lose(code, request_name)
         elif code in RETRIABLE_CODES:
-            self._coordinator_gone(f"{asked} was answered {ErrorCode.name_of(code)}")
+            self._coordinator_gone(f"{request_name} was answered {ErrorCode.name_of(code)}")
         elif code == ErrorCode.UNSUPPORTED_VERSION:
             refused = UnsupportedVersionError(answer.error_message or "it gave no reason")
             self._fail(unsupported_protocol(self.config, refused, pattern=bool(self._pattern)))

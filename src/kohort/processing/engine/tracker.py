@@ -199,12 +199,12 @@ class PartitionTracker:
         if self._early and (early := self._early.intersection(offsets)):
             self._complete_early(early)
             return len(early) + self.complete_all(epoch, offsets)
-        news, highest = take_done(self._incomplete, offsets)
-        if news:
+        newly_done, highest = take_done(self._incomplete, offsets)
+        if newly_done:
             self.highest_done = max(self.highest_done, highest)
-            self.version += news
+            self.version += newly_done
             self._retire()
-        return news
+        return newly_done
 
     def seek(self, epoch: int, offset: int) -> None:
         """The reader was moved: forget everything, a new epoch begins at `offset`."""

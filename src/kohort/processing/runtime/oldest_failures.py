@@ -58,8 +58,8 @@ class OldestFailures:
     def oldest(self) -> dict[str, int | None]:
         """When the oldest failure of each source topic that is ours failed; None: there is none."""
         with self._lock:
-            asked = self._ours & self._dead_letters.keys() if self._due_ms else set[str]()
-            return {topic: self._oldest_ms.get(topic) for topic in asked}
+            requested = self._ours & self._dead_letters.keys() if self._due_ms else set[str]()
+            return {topic: self._oldest_ms.get(topic) for topic in requested}
 
     def ask(self, now_ms: int) -> None:
         """Ask again if it is time to: one request for all partitions."""

@@ -307,12 +307,12 @@ class RetryTopicPoller:
                 for at in starts
                 if at in self._starts and (opened := self._gate.opened(at)) is not None
             }
-            news = {at: end for at, end in answers.items() if self._ends.get(at) != end}
-            self._ends.update(news)
+            moved_ends = {at: end for at, end in answers.items() if self._ends.get(at) != end}
+            self._ends.update(moved_ends)
         if released:  # first: records read next are not to wait again
             self._scanned(Released(released))
-        if news:
-            self._opened(news)
+        if moved_ends:
+            self._opened(moved_ends)
         # Of these only: the answer for a retry topic that is no longer ours has run out and stays
         # so. The entry topic has no due times to wait for: it is looked at now and then.
         entry_ms = ENTRY_CHECK_MS if self.due_ms is None else VIRTUAL_ENTRY_CHECK_MS
@@ -336,13 +336,13 @@ class RetryTopicPoller:
             else:
                 self._note_silent(set(), why, now_ms)
                 return True
-        asked = {question.partition for question in self._gate.questions(starts, now_ms)}
+        requested = {question.partition for question in self._gate.questions(starts, now_ms)}
         try:
             found = ask(self._gate, self._port, starts, now_ms, timeout_s=ANSWER_S, partial=True)
         except KohortError as error:
             why, found = str(error), dict[TopicPartition, int]()
-        self._note_silent(asked - found.keys(), why, now_ms)
-        return bool(found) or not asked
+        self._note_silent(requested - found.keys(), why, now_ms)
+        return bool(found) or not requested
 
     def _note_silent(self, silent: set[TopicPartition], why: str, now_ms: int) -> None:
         """Log who does not answer, now and again, and that all do once more."""

@@ -155,7 +155,7 @@ class StageFunction:
         batch = Batch(self.query, batch_id, query_id)
         with self._in_batch:
             try:
-                self._run(frame, batch, self._opened(context))
+                self._run(frame, batch, self._open_database(context))
             except BaseException:  # the next run begins with connections of its own
                 self._close()
                 if not self._setting.ending():
@@ -209,7 +209,7 @@ class StageFunction:
             except StagedBeforeError:
                 self._two_jobs_until = batch.batch_id
             except Exception as error:  # a row's, of any class
-                found = self._isolated(frame, batch, database, error, verdicts)
+                found = self._isolate_failures(frame, batch, database, error, verdicts)
                 if found.keys() <= verdicts.keys():
                     if (failure := temporary_failure(str(error))) is not None:
                         raise _temporary(batch, failure) from error
@@ -223,7 +223,7 @@ class StageFunction:
                 )
                 verdicts |= found
 
-    def _isolated(
+    def _isolate_failures(
         self,
         frame: DataFrame,
         batch: Batch,
@@ -237,7 +237,7 @@ class StageFunction:
         references = self._reference_frames(frame)
         in_task = refused_in_a_task(str(error))
         if in_task or isinstance(error, ConstraintError):
-            work = self._narrow(frame, references, database, known)
+            work = self._narrow_batch(frame, references, database, known)
             try:
                 work.compute()
                 return refused_records(work, _specs(database)) if in_task else broken_records(work)
@@ -245,7 +245,7 @@ class StageFunction:
                 work.close()
         span = self._setting.read_range(batch.batch_id)
         return failing_records(
-            error, span, frame, lambda part: self._narrow(part, references, database, known)
+            error, span, frame, lambda part: self._narrow_batch(part, references, database, known)
         )
 
     def _try_once(
@@ -256,9 +256,9 @@ class StageFunction:
         settled: bool,
         verdicts: Mapping[Place, RowFailure],
     ) -> None:
-        prepared = self._prepared(frame, batch, database, verdicts)
+        prepared = self._prepare_batch(frame, batch, database, verdicts)
         try:
-            transaction = self._begun(prepared.written, batch, settled)
+            transaction = self._begin_transaction(prepared.written, batch, settled)
             tables = [
                 TablePart(m.output, _constant(prepared.tables[m.output.name]))
                 for m in database.merges
@@ -303,7 +303,7 @@ class StageFunction:
         session = frame.sparkSession
         return {t.reference.name: t.frame(session) for t in self._references}
 
-    def _narrow(
+    def _narrow_batch(
         self,
         frame: DataFrame,
         references: Mapping[str, DataFrame],
@@ -314,7 +314,7 @@ class StageFunction:
             self._plan, frame, references, database.store, self._setting.pipeline, verdicts
         )
 
-    def _prepared(
+    def _prepare_batch(
         self,
         frame: DataFrame,
         batch: Batch,
@@ -327,13 +327,13 @@ class StageFunction:
         references = self._reference_frames(frame)
         if self._stage.stateful is not None:
             return self._after_state(frame, references, span, now_ms)
-        work = self._narrow(frame, references, database, verdicts)
+        work = self._narrow_batch(frame, references, database, verdicts)
         staged = None
         if self._plan.row_by_row and not verdicts and batch.batch_id > self._two_jobs_until:
             staged = work.compute_and_stage(stage_spec(database, database.merges[0]))
             if staged is None:
                 self._two_jobs_until = batch.batch_id + TWO_JOBS_BATCHES
-                work = self._narrow(frame, references, database, verdicts)
+                work = self._narrow_batch(frame, references, database, verdicts)
         try:
             if staged is None:
                 work.compute()
@@ -460,7 +460,7 @@ class StageFunction:
 
     # The run
 
-    def _opened(self, context: Any) -> BatchStore:
+    def _open_database(self, context: Any) -> BatchStore:
         if self._database is None:
             outputs = [
                 (
@@ -482,7 +482,9 @@ class StageFunction:
         fences = database.store.fences(self._setting.pipeline)
         self._known = {(f.topic, f.partition) for f in fences}
 
-    def _begun(self, written: set[str], batch: Batch, settled: bool) -> TopicTransaction | None:
+    def _begin_transaction(
+        self, written: set[str], batch: Batch, settled: bool
+    ) -> TopicTransaction | None:
         """The Kafka transaction; None when there is nothing to write and none to settle."""
         if not written and settled:
             return None

@@ -140,10 +140,10 @@ class Places:
         if found is None:
             if len(self._found) >= _PLACES_MAX:
                 self._found.clear()
-            found = self._found[schema_id] = self._asked(schema_id)
+            found = self._found[schema_id] = self._fetch_schema(schema_id)
         return found
 
-    def _asked(self, schema_id: int) -> bytes | str:
+    def _fetch_schema(self, schema_id: int) -> bytes | str:
         try:
             schema = with_descriptor(self._registry, schema_id)
         except SchemaRegistryError as error:

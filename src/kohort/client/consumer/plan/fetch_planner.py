@@ -337,11 +337,11 @@ class FetchPlanner:
         order = self._close(token)
         if order is None:
             return Arrival([], False, [])
-        asked = {part.tp: part for part in order.parts}
+        requested = {part.tp: part for part in order.parts}
         arrival = Arrival([], False, [])
         stale = False
         for result in results:
-            part = asked.get(result.tp)
+            part = requested.get(result.tp)
             position = self._still_wanted(part, order) if part is not None else None
             if position is None or part is None:
                 continue

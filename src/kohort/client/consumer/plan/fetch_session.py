@@ -169,11 +169,11 @@ class FetchSession:
         return unreported
 
 
-def _altered(asked: FetchPart, part: FetchPart) -> bool:
+def _altered(requested: FetchPart, part: FetchPart) -> bool:
     return (
-        asked.offset != part.offset
-        or asked.leader_epoch != part.leader_epoch
-        or asked.max_bytes != part.max_bytes
+        requested.offset != part.offset
+        or requested.leader_epoch != part.leader_epoch
+        or requested.max_bytes != part.max_bytes
     )
 
 

@@ -47,8 +47,8 @@ FATAL_CODES = frozenset(
 )
 
 
-class Asked(NamedTuple):
-    """One partition in a question. `value` is what is asked: a timestamp, or an epoch."""
+class LookupPart(NamedTuple):
+    """One partition in a question. `value`: a timestamp, or an epoch."""
 
     stamp: Stamp
     value: int
@@ -59,7 +59,7 @@ class LookUp(NamedTuple):
     """Ask the coordinator for committed offsets (OffsetFetch)."""
 
     token: int
-    parts: Mapping[TopicPartition, Asked]
+    parts: Mapping[TopicPartition, LookupPart]
 
 
 class FindStart(NamedTuple):
@@ -67,7 +67,7 @@ class FindStart(NamedTuple):
 
     token: int
     node: int
-    parts: Mapping[TopicPartition, Asked]
+    parts: Mapping[TopicPartition, LookupPart]
 
 
 class Validate(NamedTuple):
@@ -75,7 +75,7 @@ class Validate(NamedTuple):
 
     token: int
     node: int
-    parts: Mapping[TopicPartition, Asked]
+    parts: Mapping[TopicPartition, LookupPart]
 
 
 Question = LookUp | FindStart | Validate
@@ -115,11 +115,14 @@ class OffsetFetcher:
         if self.positions.settled:
             return []
         questions: list[Question] = []
-        look_up: dict[TopicPartition, Asked] = {}
-        starts: dict[int, dict[TopicPartition, Asked]] = {}
-        checks: dict[int, dict[TopicPartition, Asked]] = {}
+        look_up: dict[TopicPartition, LookupPart] = {}
+        starts: dict[int, dict[TopicPartition, LookupPart]] = {}
+        checks: dict[int, dict[TopicPartition, LookupPart]] = {}
         for position in self.positions:
-            if position.phase in (Phase.FETCHING, Phase.FAILED) or position.asked is not None:
+            if (
+                position.phase in (Phase.FETCHING, Phase.FAILED)
+                or position.lookup_token is not None
+            ):
                 continue
             if position.retry_at_ms > now_ms:
                 continue
@@ -127,7 +130,7 @@ class OffsetFetcher:
                 if not self.has_group:
                     self.positions.nothing_committed(position.tp, position.stamp, now_ms)
                 elif coordinator_known:
-                    look_up[position.tp] = Asked(position.stamp, 0, UNKNOWN)
+                    look_up[position.tp] = LookupPart(position.stamp, 0, UNKNOWN)
             if position.phase in (Phase.AWAITING_RESET, Phase.AWAITING_VALIDATION):
                 self._ask_leader(position, leader_of, starts, checks, wall_ms)
         if look_up:
@@ -139,7 +142,7 @@ class OffsetFetcher:
         for question in questions:
             self._open[question.token] = question
             for tp in question.parts:
-                self.positions.get(tp).asked = question.token
+                self.positions.get(tp).lookup_token = question.token
         return questions
 
     def answered(
@@ -153,11 +156,11 @@ class OffsetFetcher:
         settled = Settled([])
         if question is None:
             return settled
-        for tp, asked in question.parts.items():
-            position = self.positions.current(tp, asked.stamp)
-            if position is None or position.asked != token:
+        for tp, part in question.parts.items():
+            position = self.positions.current(tp, part.stamp)
+            if position is None or position.lookup_token != token:
                 continue
-            position.asked = None
+            position.lookup_token = None
             if isinstance(answers, KohortError):
                 settled = self._failed(question, position, answers, settled, now_ms)
             elif (answer := answers.get(tp)) is None:
@@ -165,7 +168,7 @@ class OffsetFetcher:
             elif answer.error:
                 settled = self._refused(question, position, answer.error, settled, now_ms)
             else:
-                self._found(question, position, asked, answer, settled.resets, now_ms)
+                self._found(question, position, part, answer, settled.resets, now_ms)
         return settled
 
     def next_deadline(self, now_ms: int) -> int | None:
@@ -176,7 +179,7 @@ class OffsetFetcher:
             p.retry_at_ms
             for p in self.positions
             if p.retry_at_ms > now_ms
-            and p.asked is None
+            and p.lookup_token is None
             and p.phase not in (Phase.FETCHING, Phase.FAILED)
         ]
         return min(waiting, default=None)
@@ -191,8 +194,8 @@ class OffsetFetcher:
         self,
         position: Position,
         leader_of: LeaderOf,
-        starts: dict[int, dict[TopicPartition, Asked]],
-        checks: dict[int, dict[TopicPartition, Asked]],
+        starts: dict[int, dict[TopicPartition, LookupPart]],
+        checks: dict[int, dict[TopicPartition, LookupPart]],
         wall_ms: int,
     ) -> None:
         node = leader_of(position.tp)
@@ -202,22 +205,22 @@ class OffsetFetcher:
         if position.phase is Phase.AWAITING_RESET:
             assert position.reset_to is not None, "a partition awaits a reset without a target"
             timestamp = self.positions.policy.timestamp(position.reset_to, wall_ms)
-            asked = Asked(position.stamp, timestamp, position.leader_epoch)
-            starts.setdefault(node, {})[position.tp] = asked
+            part = LookupPart(position.stamp, timestamp, position.leader_epoch)
+            starts.setdefault(node, {})[position.tp] = part
         else:
-            asked = Asked(position.stamp, position.offset_epoch, position.leader_epoch)
-            checks.setdefault(node, {})[position.tp] = asked
+            part = LookupPart(position.stamp, position.offset_epoch, position.leader_epoch)
+            checks.setdefault(node, {})[position.tp] = part
 
     def _found(
         self,
         question: Question,
         position: Position,
-        asked: Asked,
+        part: LookupPart,
         answer: OffsetAnswer,
         resets: list[OffsetReset],
         now_ms: int,
     ) -> None:
-        tp, stamp, positions = position.tp, asked.stamp, self.positions
+        tp, stamp, positions = position.tp, part.stamp, self.positions
         positions.refusals.served(tp)
         if isinstance(question, LookUp):
             if answer.offset >= 0:
@@ -227,7 +230,7 @@ class OffsetFetcher:
                 positions.nothing_committed(tp, stamp, now_ms)
             return
         if answer.offset < 0:
-            self._undefined(question, position, asked, now_ms)
+            self._undefined(question, position, part, now_ms)
             return
         if isinstance(question, FindStart):
             event = positions.reset_found(tp, stamp, answer.offset, answer.leader_epoch, now_ms)
@@ -236,12 +239,14 @@ class OffsetFetcher:
         if event is not None:
             resets.append(event)
 
-    def _undefined(self, question: Question, position: Position, asked: Asked, now_ms: int) -> None:
+    def _undefined(
+        self, question: Question, position: Position, part: LookupPart, now_ms: int
+    ) -> None:
         """-1 is not an offset: no record at that time yet, or no such epoch in the log (B53)."""
         if isinstance(question, FindStart):
             position.reset_to = -1  # by duration, and nothing is that young: the end (KIP-1106)
         else:
-            self.positions.validated(position.tp, asked.stamp, now_ms)
+            self.positions.validated(position.tp, part.stamp, now_ms)
 
     def _refused(
         self, question: Question, position: Position, error: int, settled: Settled, now_ms: int

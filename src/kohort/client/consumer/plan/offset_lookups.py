@@ -44,7 +44,7 @@ class OffsetQuery:
     found: dict[TopicPartition, OffsetAndTimestamp | None] = field(
         default_factory=dict[TopicPartition, OffsetAndTimestamp | None]
     )
-    asked: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    requested: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     retry_at_ms: int = 0
     last_code: int = 0
     error: KohortError | None = None
@@ -104,7 +104,7 @@ class OffsetQueries:
             return False
         stale = False
         for tp in sent.targets:
-            del query.asked[tp]
+            del query.requested[tp]
             answer = answers if isinstance(answers, KohortError) else answers.get(tp)
             if isinstance(answer, TimeAnswer) and not answer.error:
                 nothing = answer.offset < 0
@@ -140,7 +140,7 @@ class OffsetQueries:
     ) -> list[QuerySend]:
         by_node: dict[int, dict[TopicPartition, int]] = {}
         for tp, target in query.targets.items():
-            if tp in query.found or tp in query.asked:
+            if tp in query.found or tp in query.requested:
                 continue
             node = leader_of(tp)
             if node is None:
@@ -152,7 +152,7 @@ class OffsetQueries:
             self._tokens += 1
             send = QuerySend(self._tokens, node, targets)
             self._sent[send.token] = (query, send)
-            query.asked.update(dict.fromkeys(targets, send.token))
+            query.requested.update(dict.fromkeys(targets, send.token))
             sends.append(send)
         return sends
 

@@ -133,7 +133,7 @@ class Position:
     buffered_bytes: int = 0
     in_flight: int | None = None
     lane: int = 0
-    asked: int | None = None
+    lookup_token: int | None = None
     retry_at_ms: int = 0
     last_fetch_ms: int = UNKNOWN
     moved_ms: int = UNKNOWN
@@ -475,7 +475,7 @@ class Positions:
             self.counts[phase] += 1
             position.entered_ms = now_ms
         position.phase, position.retry_at_ms, position.error = phase, 0, None
-        position.asked = None
+        position.lookup_token = None
 
     def _place(self, position: Position, offset: int, epoch: int) -> None:
         position.stamp = Stamp(position.stamp.assignment, position.stamp.seek + 1)

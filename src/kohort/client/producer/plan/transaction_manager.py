@@ -113,7 +113,7 @@ class Transactions:
         """What broke the transaction, or the producer."""
         self._coordinator: int | None = None
         self._groups: dict[str, int] = {}
-        self._asked: Ask | None = None
+        self._in_flight: Ask | None = None
         self._retry_at_ms = 0
         self._waiting: list[Any] = []
         self._undelivered: TxEvent | None = None
@@ -249,15 +249,15 @@ class Transactions:
 
     def next_request(self, now_ms: int) -> Ask | None:
         """What to send now; it is answered by `answered` before there is another."""
-        if self._asked is not None or now_ms < self._retry_at_ms:
+        if self._in_flight is not None or now_ms < self._retry_at_ms:
             return None
         self._retry_at_ms = 0
-        self._asked = self._plan()
-        return self._asked
+        self._in_flight = self._plan()
+        return self._in_flight
 
     def next_deadline(self) -> int | None:
         """When `next_request` may have something after a failure."""
-        return self._retry_at_ms if self._asked is None and self._retry_at_ms else None
+        return self._retry_at_ms if self._in_flight is None and self._retry_at_ms else None
 
     def _plan(self) -> Ask | None:
         who, state = self.identity, self.state
@@ -300,9 +300,9 @@ class Transactions:
 
     def answered(self, ask: Ask, answer: Message | KohortError, now_ms: int) -> list[Settled]:
         """What came of a request."""
-        if ask is not self._asked:
+        if ask is not self._in_flight:
             return []
-        self._asked = None
+        self._in_flight = None
         self._retry_at_ms = 0
         if isinstance(answer, KohortError):
             return self._lost(ask, answer, now_ms)

@@ -19,7 +19,13 @@ from kohort.group.coordinator.handlers.classic_rebalance import (
     start_rebalance,
 )
 from kohort.group.coordinator.state.classic_group import Group
-from kohort.group.coordinator.state.classic_table import ANSWERS, Asked, GroupState, Step, answer
+from kohort.group.coordinator.state.classic_table import (
+    ANSWERS,
+    GroupState,
+    RequestKind,
+    Step,
+    answer,
+)
 from kohort.group.coordinator.state.context import Workspace
 from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
 from kohort.group.coordinator.state.rebalance_history import Trigger
@@ -31,7 +37,7 @@ from kohort.wire.messages.leave_group_response import LeaveGroupResponse, Member
 
 _HEARTBEAT: Final = {
     state: int(code)
-    for state, code in ANSWERS[Asked.HEARTBEAT].items()
+    for state, code in ANSWERS[RequestKind.HEARTBEAT].items()
     if isinstance(code, ErrorCode)
 }
 BATCH_LEAVE_FROM = 3
@@ -111,7 +117,7 @@ def leave(
     _report(response, leaving, codes, batch=batch)
     if group is None:
         return
-    if removed and answer(Asked.LEAVE, group.state) is Step.REMOVE_AND_REBALANCE:
+    if removed and answer(RequestKind.LEAVE, group.state) is Step.REMOVE_AND_REBALANCE:
         start_rebalance(ws, group, now_ms, out)
     else:
         end_join_phase_if_all_joined(ws, group, now_ms, out)

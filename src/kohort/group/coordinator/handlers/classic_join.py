@@ -28,7 +28,7 @@ from kohort.group.coordinator.state import consumer_table as consumer_states
 from kohort.group.coordinator.state import consumer_timers
 from kohort.group.coordinator.state.classic_group import SESSION, Group, Member, Protocols
 from kohort.group.coordinator.state.classic_records import StoredGroup, group_record
-from kohort.group.coordinator.state.classic_table import Asked, GroupState, Step, answer
+from kohort.group.coordinator.state.classic_table import GroupState, RequestKind, Step, answer
 from kohort.group.coordinator.state.context import (
     MAX_CLIENT_ID_CHARS,
     MAX_ID_BYTES,
@@ -42,7 +42,7 @@ from kohort.group.coordinator.state.rebalance_history import Trigger
 from kohort.wire.messages.join_group_request import JoinGroupRequest
 
 MEMBER_ID_REQUIRED_FROM = 4
-CLASSIC_JOIN = consumer_states.Asked.CLASSIC_JOIN
+CLASSIC_JOIN = consumer_states.RequestKind.CLASSIC_JOIN
 SKIP_ASSIGNMENT_FROM = 9
 
 
@@ -128,15 +128,15 @@ def _has_room(ws: Workspace, group: Group, request: JoinGroupRequest) -> bool:
         )
     else:
         has_place = member is not None or len(group.members) < ws.config.group_max_size
-    asked_bytes = max((len(p.metadata) for p in request.protocols), default=0)
+    added_bytes = max((len(p.metadata) for p in request.protocols), default=0)
     if member is not None:
-        asked_bytes -= max((len(m) for _, m in member.protocols), default=0)
-        fits = asked_bytes <= 0
+        added_bytes -= max((len(m) for _, m in member.protocols), default=0)
+        fits = added_bytes <= 0
     else:
-        asked_bytes += 3 * MAX_CLIENT_ID_CHARS
+        added_bytes += 3 * MAX_CLIENT_ID_CHARS
         fits = False
     return has_place and (
-        fits or group.members_bytes + asked_bytes <= ws.config.group_record_max_bytes
+        fits or group.members_bytes + added_bytes <= ws.config.group_record_max_bytes
     )
 
 
@@ -160,7 +160,7 @@ def _join_missing_group(
 ) -> None:
     """Only somebody without a member id makes a group; its birth is recorded."""
     if request.member_id:
-        code = answer(Asked.JOIN_MEMBER, None)
+        code = answer(RequestKind.JOIN_MEMBER, None)
         assert isinstance(code, ErrorCode)
         refuse_join(out, context, request.member_id, code)
         return
@@ -231,7 +231,7 @@ def _join_known(
         _add(ws, group, member_id, request, context, now_ms, out)
         return
     fault = group.fault_of(member_id, request.group_instance_id)
-    step = answer(Asked.JOIN_MEMBER, group.state)
+    step = answer(RequestKind.JOIN_MEMBER, group.state)
     if fault or isinstance(step, ErrorCode):
         refuse_join(out, context, member_id, fault or ErrorCode.UNKNOWN_MEMBER_ID)
         return

@@ -277,8 +277,8 @@ def _synced(
     current = group.current(member_id)
     _check_generation(current, request.generation_id)
     name, metadata = classic.protocols[0]
-    asked = (request.protocol_type, request.protocol_name)
-    if asked[0] not in (None, CONSUMER_PROTOCOL_TYPE) or asked[1] not in (None, name):
+    requested = (request.protocol_type, request.protocol_name)
+    if requested[0] not in (None, CONSUMER_PROTOCOL_TYPE) or requested[1] not in (None, name):
         raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     consumer_timers.arm_session(ws, group.group_id, member_id, member, now_ms)
     if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED:

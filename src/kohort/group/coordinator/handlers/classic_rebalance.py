@@ -44,7 +44,7 @@ def start_rebalance(ws: Workspace, group: Group, now_ms: int, out: Effects) -> N
         refuse_parked_syncs(ws, group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, out)
     group.pending_sync.clear()
     ws.timers.cancel(sync_key(group))
-    out.news += [
+    out.heartbeat_hints += [
         (m.client_id, m.client_host) for m in group.members.values() if m.parked_join is None
     ]
     group.move(GroupEvent.REBALANCE_STARTED)

@@ -17,7 +17,13 @@ from kohort.group.coordinator.handlers.classic_rebalance import (
 )
 from kohort.group.coordinator.state.classic_group import Group
 from kohort.group.coordinator.state.classic_records import StoredGroup, group_record
-from kohort.group.coordinator.state.classic_table import Asked, GroupEvent, GroupState, Step, answer
+from kohort.group.coordinator.state.classic_table import (
+    GroupEvent,
+    GroupState,
+    RequestKind,
+    Step,
+    answer,
+)
 from kohort.group.coordinator.state.context import Workspace, refuse_sync
 from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
 from kohort.group.coordinator.state.rebalance_history import Trigger
@@ -66,7 +72,7 @@ def _fault_of(
     names = (request.protocol_type, request.protocol_name)
     if api_version >= NAMES_PROTOCOL_FROM and None in names:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    step = answer(Asked.SYNC, group.state if group else None)
+    step = answer(RequestKind.SYNC, group.state if group else None)
     if group is None or group.state is GroupState.DEAD:
         return step
     fault = group.fault_of(request.member_id, request.group_instance_id)

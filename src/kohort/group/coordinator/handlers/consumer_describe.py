@@ -13,7 +13,7 @@ from kohort.errors import ErrorCode
 from kohort.group.coordinator.handlers.consumer_target_assignment import preferred_assignor
 from kohort.group.coordinator.state.consumer_group import ConsumerGroup
 from kohort.group.coordinator.state.consumer_records import MemberMetadata
-from kohort.group.coordinator.state.consumer_table import Asked, answer
+from kohort.group.coordinator.state.consumer_table import RequestKind, answer
 from kohort.group.coordinator.state.context import Workspace
 from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
 from kohort.group.coordinator.state.group_kind import group_not_found, holder_of
@@ -44,7 +44,7 @@ def describe(
 
 
 def _described(ws: Workspace, group_id: str, api_version: int) -> DescribedGroup:
-    step = answer(Asked.DESCRIBE, holder_of(ws, group_id))
+    step = answer(RequestKind.DESCRIBE, holder_of(ws, group_id))
     if isinstance(step, ErrorCode):
         detail = group_not_found(group_id).detail
         return DescribedGroup(error_code=int(step), error_message=detail, group_id=group_id)

@@ -40,7 +40,7 @@ from kohort.group.coordinator.state.consumer_records import (
     Current,
     MemberMetadata,
 )
-from kohort.group.coordinator.state.consumer_table import Asked, MemberState, Step, answer
+from kohort.group.coordinator.state.consumer_table import MemberState, RequestKind, Step, answer
 from kohort.group.coordinator.state.context import MAX_CLIENT_ID_CHARS, MAX_ID_BYTES, Workspace
 from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
 from kohort.group.coordinator.state.group_kind import group_not_found, holder_of
@@ -213,7 +213,7 @@ def _need(good: object, otherwise: str) -> None:
 def _leave(
     ws: Workspace, request: ConsumerGroupHeartbeatRequest, now_ms: int, out: Effects
 ) -> ConsumerGroupHeartbeatResponse:
-    step = answer(Asked.LEAVE, holder_of(ws, request.group_id))
+    step = answer(RequestKind.LEAVE, holder_of(ws, request.group_id))
     if isinstance(step, ErrorCode):
         raise _refusal(step, request)
     group = ws.durable.consumer_groups[request.group_id]
@@ -239,7 +239,9 @@ def _heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Decide all of it, then let it happen."""
     group_id = request.group_id
-    step = answer(Asked.HEARTBEAT if request.member_epoch else Asked.JOIN, holder_of(ws, group_id))
+    step = answer(
+        RequestKind.HEARTBEAT if request.member_epoch else RequestKind.JOIN, holder_of(ws, group_id)
+    )
     if isinstance(step, ErrorCode):
         raise _refusal(step, request)
     proposed = Effects()

@@ -58,7 +58,7 @@ def accept(ws: Workspace, draft: Draft, now_ms: int, out: Effects) -> None:
     """The proposed state is decided. Until here the topics count as unchecked (B12)."""
     remember(ws, draft, now_ms)
     out.records += draft.out.records
-    out.news += draft.out.news
+    out.heartbeat_hints += draft.out.heartbeat_hints
     group_id = draft.group.group_id
     if draft.looked_at_topics:
         ws.checked_topics[group_id] = ws.topics

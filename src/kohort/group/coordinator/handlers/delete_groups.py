@@ -10,7 +10,7 @@ from kohort.errors import ErrorCode
 from kohort.group.coordinator.handlers.classic_rebalance import drop_pending
 from kohort.group.coordinator.state.classic_group import Group
 from kohort.group.coordinator.state.classic_records import group_tombstone, offset_tombstone
-from kohort.group.coordinator.state.classic_table import Asked, GroupEvent, Step, answer
+from kohort.group.coordinator.state.classic_table import GroupEvent, RequestKind, Step, answer
 from kohort.group.coordinator.state.consumer_group import ConsumerGroup
 from kohort.group.coordinator.state.consumer_timers import dissolve
 from kohort.group.coordinator.state.context import Workspace
@@ -35,7 +35,7 @@ def delete_groups(
         if consumer is not None:
             step = ErrorCode.NON_EMPTY_GROUP if consumer.members else Step.DELETE
         else:
-            step = answer(Asked.DELETE, group.state if group else None)
+            step = answer(RequestKind.DELETE, group.state if group else None)
         if step is Step.DELETE:
             if consumer is not None:
                 delete_consumer_group(ws, consumer, out)

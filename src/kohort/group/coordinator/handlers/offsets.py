@@ -26,7 +26,7 @@ from kohort.group.coordinator.state.classic_records import (
     offset_record,
     offset_tombstone,
 )
-from kohort.group.coordinator.state.classic_table import Asked, GroupState, Step, answer
+from kohort.group.coordinator.state.classic_table import GroupState, RequestKind, Step, answer
 from kohort.group.coordinator.state.context import MAX_ID_BYTES, Workspace
 from kohort.group.coordinator.state.effects import (
     Effects,
@@ -61,8 +61,8 @@ from kohort.wire.messages.txn_offset_commit_response import (
 
 GROUP_ID_NOT_FOUND_FROM = 9
 BATCH_FETCH_FROM = 8
-_COMMIT_ROWS = (Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER)
-_TXN_COMMIT_ROWS = (Asked.TXN_COMMIT_SIMPLE, Asked.TXN_COMMIT_MEMBER)
+_COMMIT_ROWS = (RequestKind.COMMIT_SIMPLE, RequestKind.COMMIT_MEMBER)
+_TXN_COMMIT_ROWS = (RequestKind.TXN_COMMIT_SIMPLE, RequestKind.TXN_COMMIT_MEMBER)
 INT64_MAX = 2**63 - 1
 NO_OFFSET = StoredOffset(-1, -1, "", -1)
 E = TypeVar("E", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
@@ -253,7 +253,7 @@ def _fault_of_commit(
     member_id: str,
     instance_id: str | None,
     *,
-    rows: tuple[Asked, Asked],
+    rows: tuple[RequestKind, RequestKind],
     not_found: bool,
 ) -> ErrorCode:
     """NONE when the commit may be stored.
@@ -327,30 +327,35 @@ def fetch(
     response = OffsetFetchResponse()
     stable = request.require_stable
     if context.api_version >= BATCH_FETCH_FROM:
-        for asked in request.groups:
-            group_response = OffsetFetchResponseGroup(group_id=asked.group_id)
-            consumer = ws.durable.consumer_groups.get(asked.group_id)
+        for group_request in request.groups:
+            group_response = OffsetFetchResponseGroup(group_id=group_request.group_id)
+            consumer = ws.durable.consumer_groups.get(group_request.group_id)
             if consumer is not None:
                 code = consumer_offsets.fault_of_fetch(
-                    consumer, asked.member_epoch, asked.member_id
+                    consumer, group_request.member_epoch, group_request.member_id
                 )
                 group_response.error_code = int(code)
             if group_response.error_code:
                 pass  # the error covers all its topics
-            elif asked.topics is None:
-                for name, partitions in _all_partitions(ws, asked.group_id):
+            elif group_request.topics is None:
+                for name, partitions in _all_partitions(ws, group_request.group_id):
                     entries = _entries(
-                        OffsetFetchResponsePartitions, ws, asked.group_id, name, partitions, stable
+                        OffsetFetchResponsePartitions,
+                        ws,
+                        group_request.group_id,
+                        name,
+                        partitions,
+                        stable,
                     )
                     group_response.topics.append(
                         OffsetFetchResponseTopics(name=name, partitions=entries)
                     )
             else:
-                for topic in asked.topics:
+                for topic in group_request.topics:
                     entries = _entries(
                         OffsetFetchResponsePartitions,
                         ws,
-                        asked.group_id,
+                        group_request.group_id,
                         topic.name,
                         topic.partition_indexes,
                         stable,
@@ -431,7 +436,7 @@ def delete_offsets(
     if consumer is not None:
         step, subscribed = Step.DELETE, consumer.subscribed_topics()
     else:
-        step = answer(Asked.OFFSET_DELETE, group.state if group else None)
+        step = answer(RequestKind.OFFSET_DELETE, group.state if group else None)
     if isinstance(step, ErrorCode):
         response.error_code = int(step)
         return

@@ -69,7 +69,7 @@ def next_state(state: GroupState, event: GroupEvent, group_id: str) -> GroupStat
     return follow(TRANSITIONS, state, event, f"classic group {group_id!r}")
 
 
-class Asked(Enum):
+class RequestKind(Enum):
     """The rows of the answer table."""
 
     HEARTBEAT = "Heartbeat"
@@ -140,39 +140,42 @@ def _row(*answers: Answer) -> Mapping[GroupState | None, Answer]:
 
 
 # fmt: off
-ANSWERS: Final[Mapping[Asked, Mapping[GroupState | None, Answer]]] = {
-    #                             missing       Empty         Preparing     Completing
-    #                             Stable        Dead
-    Asked.HEARTBEAT:         _row(_UNKNOWN,     _UNKNOWN,     _REBALANCING, ErrorCode.NONE,
-                                  ErrorCode.NONE, _GONE),
-    Asked.SYNC:              _row(_UNKNOWN,     _UNKNOWN,     _REBALANCING, Step.PARK,
-                                  Step.ASSIGNMENT, _GONE),
-    Asked.JOIN_MEMBER:       _row(_UNKNOWN,     _UNKNOWN,     Step.PARK,    Step.PARK_IF_CHANGED,
-                                  Step.PARK_IF_CHANGED_OR_LEADER, _GONE),
-    Asked.LEAVE:             _row(_UNKNOWN,     _UNKNOWN,     Step.REMOVE,
-                                  Step.REMOVE_AND_REBALANCE, Step.REMOVE_AND_REBALANCE, _GONE),
-    Asked.COMMIT_SIMPLE:     _row(Step.CREATE,  Step.STORE,   _UNKNOWN,     _UNKNOWN,
-                                  _UNKNOWN,     _GONE),
-    Asked.COMMIT_MEMBER:     _row(Step.ILLEGAL_GENERATION_OR_GROUP_ID_NOT_FOUND,
-                                  _UNKNOWN,     Step.STORE,   _REBALANCING,
-                                  Step.STORE,   _GONE),
-    Asked.TXN_COMMIT_SIMPLE: _row(Step.CREATE,  Step.STORE,   Step.STORE,   Step.STORE,
-                                  Step.STORE,   _GONE),
-    Asked.TXN_COMMIT_MEMBER: _row(ErrorCode.ILLEGAL_GENERATION,
-                                  _UNKNOWN,     Step.STORE,   Step.STORE,
-                                  Step.STORE,   _GONE),
-    Asked.FETCH:             _row(Step.READ,    Step.READ,    Step.READ,    Step.READ,
-                                  Step.READ,    Step.READ),
-    Asked.DESCRIBE:          _row(Step.SHOW_DEAD, Step.SHOW,  Step.SHOW,    Step.SHOW,
-                                  Step.SHOW_ALL, Step.SHOW_DEAD),
-    Asked.DELETE:            _row(_NOT_FOUND,   Step.DELETE,  _FULL,        _FULL,
-                                  _FULL,        _NOT_FOUND),
-    Asked.OFFSET_DELETE:     _row(_NOT_FOUND,   Step.DELETE,  Step.DELETE_UNSUBSCRIBED,
-                                  Step.DELETE_UNSUBSCRIBED, Step.DELETE_UNSUBSCRIBED, _NOT_FOUND),
+ANSWERS: Final[Mapping[RequestKind, Mapping[GroupState | None, Answer]]] = {
+    #                                   missing       Empty         Preparing     Completing
+    #                                   Stable        Dead
+    RequestKind.HEARTBEAT:         _row(_UNKNOWN,     _UNKNOWN,     _REBALANCING, ErrorCode.NONE,
+                                        ErrorCode.NONE, _GONE),
+    RequestKind.SYNC:              _row(_UNKNOWN,     _UNKNOWN,     _REBALANCING, Step.PARK,
+                                        Step.ASSIGNMENT, _GONE),
+    RequestKind.JOIN_MEMBER:       _row(_UNKNOWN,     _UNKNOWN,     Step.PARK,
+                                        Step.PARK_IF_CHANGED,
+                                        Step.PARK_IF_CHANGED_OR_LEADER, _GONE),
+    RequestKind.LEAVE:             _row(_UNKNOWN,     _UNKNOWN,     Step.REMOVE,
+                                        Step.REMOVE_AND_REBALANCE,
+                                        Step.REMOVE_AND_REBALANCE, _GONE),
+    RequestKind.COMMIT_SIMPLE:     _row(Step.CREATE,  Step.STORE,   _UNKNOWN,     _UNKNOWN,
+                                        _UNKNOWN,     _GONE),
+    RequestKind.COMMIT_MEMBER:     _row(Step.ILLEGAL_GENERATION_OR_GROUP_ID_NOT_FOUND,
+                                        _UNKNOWN,     Step.STORE,   _REBALANCING,
+                                        Step.STORE,   _GONE),
+    RequestKind.TXN_COMMIT_SIMPLE: _row(Step.CREATE,  Step.STORE,   Step.STORE,   Step.STORE,
+                                        Step.STORE,   _GONE),
+    RequestKind.TXN_COMMIT_MEMBER: _row(ErrorCode.ILLEGAL_GENERATION,
+                                        _UNKNOWN,     Step.STORE,   Step.STORE,
+                                        Step.STORE,   _GONE),
+    RequestKind.FETCH:             _row(Step.READ,    Step.READ,    Step.READ,    Step.READ,
+                                        Step.READ,    Step.READ),
+    RequestKind.DESCRIBE:          _row(Step.SHOW_DEAD, Step.SHOW,  Step.SHOW,    Step.SHOW,
+                                        Step.SHOW_ALL, Step.SHOW_DEAD),
+    RequestKind.DELETE:            _row(_NOT_FOUND,   Step.DELETE,  _FULL,        _FULL,
+                                        _FULL,        _NOT_FOUND),
+    RequestKind.OFFSET_DELETE:     _row(_NOT_FOUND,   Step.DELETE,  Step.DELETE_UNSUBSCRIBED,
+                                        Step.DELETE_UNSUBSCRIBED,
+                                        Step.DELETE_UNSUBSCRIBED, _NOT_FOUND),
 }
 # fmt: on
 
 
-def answer(asked: Asked, state: GroupState | None) -> Answer:
-    """What `asked` is answered, or leads to, in `state` (None: the group does not exist)."""
-    return ANSWERS[asked][state]
+def answer(kind: RequestKind, state: GroupState | None) -> Answer:
+    """What `kind` is answered, or leads to, in `state` (None: the group does not exist)."""
+    return ANSWERS[kind][state]

@@ -166,7 +166,9 @@ class Draft:
     def set_epoch(self, epoch: int, metadata_hash: int) -> None:
         """The group's epoch rises, for all to hear; what an older broker kept of topics goes."""
         self.epoch, self.metadata_hash = epoch, metadata_hash
-        self.out.news += [(member.client_id, member.client_host) for _, member in self.members()]
+        self.out.heartbeat_hints += [
+            (member.client_id, member.client_host) for _, member in self.members()
+        ]
         group_id = self.group.group_id
         if self.group.has_partition_metadata:
             self.out.records.append(tombstone(Field.PARTITION_METADATA, group_id))

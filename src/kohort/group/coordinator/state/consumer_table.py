@@ -139,7 +139,7 @@ class Holder(Enum):
     __hash__ = object.__hash__
 
 
-class Asked(Enum):
+class RequestKind(Enum):
     """The rows of the answer table."""
 
     JOIN = "ConsumerGroupHeartbeat, epoch 0"
@@ -190,31 +190,31 @@ def _row(*answers: Answer) -> Mapping[Holder, Answer]:
 
 
 # fmt: off
-ANSWERS: Final[Mapping[Asked, Mapping[Holder, Answer]]] = {
-    #                             missing           classic, Empty    classic, members
-    #                             consumer, Empty   consumer, members
-    Asked.JOIN:              _row(_S.CREATE,        _S.REPLACE,       _S.UPGRADE,
-                                  _S.ADMIT,         _S.ADMIT),
-    Asked.HEARTBEAT:         _row(_NOT_FOUND,       _NOT_FOUND,       _NOT_FOUND,
-                                  _UNKNOWN,         _S.ADMIT),
-    Asked.LEAVE:             _row(_NOT_FOUND,       _NOT_FOUND,       _NOT_FOUND,
-                                  _UNKNOWN,         _S.REMOVE),
-    Asked.DESCRIBE:          _row(_NOT_FOUND,       _NOT_FOUND,       _NOT_FOUND,
-                                  _S.SHOW,          _S.SHOW),
-    Asked.CLASSIC_JOIN:      _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
-                                  _S.REPLACE,       _S.ADMIT),
-    Asked.CLASSIC_SYNC:      _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
-                                  _UNKNOWN,         _S.ADMIT),
-    Asked.CLASSIC_HEARTBEAT: _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
-                                  _UNKNOWN,         _S.ADMIT),
-    Asked.CLASSIC_LEAVE:     _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
-                                  _UNKNOWN,         _S.REMOVE),
-    Asked.CLASSIC_DESCRIBE:  _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
-                                  _S.SHOW_DEAD,     _S.SHOW_DEAD),
+ANSWERS: Final[Mapping[RequestKind, Mapping[Holder, Answer]]] = {
+    #                                   missing           classic, Empty    classic, members
+    #                                   consumer, Empty   consumer, members
+    RequestKind.JOIN:              _row(_S.CREATE,        _S.REPLACE,       _S.UPGRADE,
+                                        _S.ADMIT,         _S.ADMIT),
+    RequestKind.HEARTBEAT:         _row(_NOT_FOUND,       _NOT_FOUND,       _NOT_FOUND,
+                                        _UNKNOWN,         _S.ADMIT),
+    RequestKind.LEAVE:             _row(_NOT_FOUND,       _NOT_FOUND,       _NOT_FOUND,
+                                        _UNKNOWN,         _S.REMOVE),
+    RequestKind.DESCRIBE:          _row(_NOT_FOUND,       _NOT_FOUND,       _NOT_FOUND,
+                                        _S.SHOW,          _S.SHOW),
+    RequestKind.CLASSIC_JOIN:      _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
+                                        _S.REPLACE,       _S.ADMIT),
+    RequestKind.CLASSIC_SYNC:      _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
+                                        _UNKNOWN,         _S.ADMIT),
+    RequestKind.CLASSIC_HEARTBEAT: _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
+                                        _UNKNOWN,         _S.ADMIT),
+    RequestKind.CLASSIC_LEAVE:     _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
+                                        _UNKNOWN,         _S.REMOVE),
+    RequestKind.CLASSIC_DESCRIBE:  _row(_S.CLASSIC_RULES, _S.CLASSIC_RULES, _S.CLASSIC_RULES,
+                                        _S.SHOW_DEAD,     _S.SHOW_DEAD),
 }
 # fmt: on
 
 
-def answer(asked: Asked, holder: Holder) -> Answer:
-    """The answer to `asked`, or its effect, when the group id refers to `holder`."""
-    return ANSWERS[asked][holder]
+def answer(kind: RequestKind, holder: Holder) -> Answer:
+    """The answer to `kind`, or its effect, when the group id refers to `holder`."""
+    return ANSWERS[kind][holder]

@@ -61,7 +61,7 @@ def _no_replies() -> list[Reply]:
     return []
 
 
-def _no_news() -> list[tuple[str, str]]:
+def _no_hints() -> list[tuple[str, str]]:
     return []
 
 
@@ -69,8 +69,8 @@ def _no_news() -> list[tuple[str, str]]:
 class Effects:
     """What is to be done: append `records`, replay them, answer `replies` once that is durable.
 
-    `news` names clients, by id and host, that would do well to heartbeat now: members of a group
-    that begins a rebalance. The shell may let them know, or not.
+    `heartbeat_hints` names clients, by id and host, that should heartbeat now: members of a group
+    that begins a rebalance. The shell may pass the hint on, or not.
 
     `producer` is set for the records of a transaction: the batch is to be appended as that
     producer's, transactional.
@@ -79,4 +79,4 @@ class Effects:
     records: list[GroupRecord] = field(default_factory=_no_records)
     replies: list[Reply] = field(default_factory=_no_replies)
     producer: Producer | None = None
-    news: list[tuple[str, str]] = field(default_factory=_no_news)
+    heartbeat_hints: list[tuple[str, str]] = field(default_factory=_no_hints)
