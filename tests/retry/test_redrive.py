@@ -167,6 +167,23 @@ def test_stopped_it_goes_on_where_it_stood(cluster) -> None:
     assert len({r.value for r in failures.entry()}) == 1_500
 
 
+def test_a_partition_whose_position_is_not_known_was_not_read_to_its_end(
+    cluster, monkeypatch
+) -> None:
+    """R9: its dead letters were passed, and never sent again."""
+    failures = Failures(cluster, count=1_500)
+    positions = Consumer.positions
+    with monkeypatch.context() as first_run:
+        first_run.setattr(
+            Consumer, "positions", lambda self: {tp: n for tp, n in positions(self).items() if n}
+        )
+        redrive = failures.redrive()
+        report = redrive.run(on_progress=lambda report: redrive.stop())
+    assert 0 < report.sent <= 1_000, "a partition has not been read"
+    rest = failures.redrive().run()
+    assert (report.sent + rest.sent, rest.finished) == (1_500, True)
+
+
 class Clock:
     """Time that passes while somebody sleeps, and then only."""
 

@@ -158,6 +158,7 @@ class Redrive:
         self._edit = edit
         self._backs = backs
         self._stop = False
+        self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._limit = SizeLimit(self._producer_config(), None)
 
@@ -308,14 +309,13 @@ class Redrive:
         committed = consumer.committed(partitions)
         ends = consumer.end_offsets(partitions)
         firsts = consumer.beginning_offsets(partitions)
-        self._ends = {}
-        starts: dict[TopicPartition, int] = {}
+        self._starts, self._ends = {}, {}
         for tp in partitions:
             known = committed.get(tp)
             progress = None if known is None else _PROGRESS.match(known.metadata)
             self._ends[tp] = ends[tp] if progress is None else min(int(progress[1]), ends[tp])
-            starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
-        yield from pages_between(consumer, starts, self._ends, at_once)
+            self._starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
+        yield from pages_between(consumer, self._starts, self._ends, at_once)
 
     def _copies(self, origins: Origins, page: Sequence[Record], report: Report) -> Iterator[Copy]:
         """What is to be sent for a page."""
@@ -371,11 +371,12 @@ class Redrive:
 
     def _pass(self, consumer: Consumer, producer: Producer) -> None:
         """How far it has come, and beside that its end, into the transaction that is open."""
-        positions = consumer.positions()
-        offsets = {
-            tp: OffsetAndMetadata(positions.get(tp, end), f"redrive end={end}")
-            for tp, end in self._ends.items()
-        }
+        positions, assigned = consumer.positions(), set(consumer.assignment())
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, end in self._ends.items():
+            # A partition that is not assigned had nothing to read.
+            reached = positions.get(tp, self._starts[tp]) if tp in assigned else end
+            offsets[tp] = OffsetAndMetadata(reached, f"redrive end={end}")
         producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
 
 

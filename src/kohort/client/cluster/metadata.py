@@ -33,6 +33,8 @@ CALM_MS: Final = 5_000
 """A hint that comes this long after the last one is about something else."""
 MAX_DOUBTS: Final = 5
 """So many answers in a row with an older leader epoch: the newer one was damaged on its way."""
+TOPIC_IDLE_MS: Final = 300_000
+"""A topic that nobody uses for so long is no longer asked for (`metadata.max.idle.ms`, KIP-526)."""
 MAX_ASKED_TOPICS: Final = 1_000
 """How many topics are watched because of requests for their offsets."""
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})

@@ -266,9 +266,12 @@ class ConsumerBase(Observed):
             core.kick()
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record of each assigned partition, where known. Never waits."""
+        """The offset of the next record of each assigned partition, where known. Never waits.
+
+        An error that stops a partition does not change where it is.
+        """
         with self._core.lock:
-            return {p.tp: p.offset for p in self._core.positions if p.known}
+            return {p.tp: p.offset for p in self._core.positions if p.handed_out}
 
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Records between the position and the partition's end, as of the last fetch; or None."""
@@ -339,7 +342,7 @@ class ConsumerBase(Observed):
                 return {
                     p.tp: OffsetAndMetadata(p.offset, "", p.offset_epoch)
                     for p in self._core.positions
-                    if p.known
+                    if p.handed_out
                 }
         return arguments.offsets(offsets, "commit")
 

@@ -25,7 +25,7 @@ from kohort.client.consumer.health_snapshot import check_watchdog
 from kohort.client.consumer.plan.commit_queue import CommitJob
 from kohort.client.consumer.plan.committed_offsets import CommittedQuery
 from kohort.client.consumer.plan.offset_lookups import OffsetQuery
-from kohort.client.consumer.plan.positions import Phase
+from kohort.client.consumer.plan.subscription import Subscription
 from kohort.client.consumer.rebalance_steps import AssignStep, RevokeStep, Stage
 from kohort.client.consumer.setup import warn
 from kohort.errors import (
@@ -215,7 +215,7 @@ class ConsumerCalls:
         """
         core = self.core
         error = core.fatal
-        if error is None and core.positions.counts[Phase.FAILED]:
+        if error is None and core.positions.has_errors:
             with core.lock:
                 failed = [p.error for p in core.positions if p.error is not None and not p.paused]
             if failed:
@@ -380,6 +380,7 @@ class ConsumerCalls:
         """Give everything up, listener included; a member leaves its group."""
         core = self.core
         until_ms = core.loop.now_ms() + timeout_ms
+        core.subscription = Subscription()  # here: when this call is cut off, the next one counts
         yield from self.on_network(core.unsubscribe, until_ms=until_ms)
         yield from self._run_steps(until_ms)
         while self._owing() and (yield from self._wait(until_ms)):

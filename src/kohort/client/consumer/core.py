@@ -140,7 +140,6 @@ class ConsumerCore:
 
     def unsubscribe(self) -> None:
         """Stop reading; a member gives up its partitions and leaves."""
-        self.subscription = Subscription()
         self.topics.matched = frozenset()
         if self.session is not None:
             self.session.unsubscribe()
@@ -238,7 +237,7 @@ class ConsumerCore:
             committed = self.committed.next(now_ms, coordinator_known=known)
             wants_coordinator = not known and self._wants_coordinator()
             wants_metadata = self._wants_metadata()
-            failed = self.positions.counts[Phase.FAILED] > 0
+            failed = self.positions.has_errors
             report = self.positions.refusals.look(now_ms)
         self.commits.run(commits)
         for order in orders:

@@ -149,7 +149,8 @@ def _at_bound(position: Position) -> bool:
 def _why(position: Position, around: Surroundings, lag: int | None) -> str:
     """Why nothing of this partition is handed out at present; "" when that is as it should be."""
     if position.error is not None:
-        return f"stopped: {position.error}"
+        what = "stopped" if position.phase is Phase.FAILED else "refused, retrying"
+        return f"{what}: {position.error}"
     if position.paused:
         return "paused; resume() continues it"
     if _at_bound(position):

@@ -10,7 +10,12 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kohort.client.cluster.client import ClusterClient
-from kohort.client.cluster.metadata import ALL, MAX_ASKED_TOPICS, ClusterMetadata
+from kohort.client.cluster.metadata import (
+    ALL,
+    MAX_ASKED_TOPICS,
+    TOPIC_IDLE_MS,
+    ClusterMetadata,
+)
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.caller_inbox import CallerInbox
@@ -52,7 +57,8 @@ class TopicWatch:
         self.matched: frozenset[str] = frozenset()
         self.missing = MissingTopics(creates=owner.config.allow_auto_create_topics)
         self.nowhere = MissingPartitions()
-        self._looked_up: set[str] = set()
+        self._looked_up: dict[str, int] = {}
+        """Topics whose offsets were asked for, and when last; forgotten after `TOPIC_IDLE_MS`."""
         self._ids: dict[str, bytes] = {}
 
     def take_over(self, tps: Iterable[TopicPartition]) -> None:
@@ -67,7 +73,7 @@ class TopicWatch:
         """Watch topics whose offsets are asked for, too. Under the lock."""
         if len(self._looked_up) >= MAX_ASKED_TOPICS:
             self._looked_up.clear()
-        self._looked_up.update(topics)
+        self._looked_up.update(dict.fromkeys(topics, self._loop.now_ms()))
 
     def watch(self) -> None:
         """Let the cluster keep metadata of every topic that is needed now."""
@@ -76,7 +82,7 @@ class TopicWatch:
         if subscription.pattern is not None:
             cluster.watch_topics(ALL)
             return
-        names = set(subscription.topics) | self._looked_up
+        names = {*subscription.topics, *self._looked_up}
         names.update(tp.topic for tp in subscription.partitions)
         if owner.session is not None:
             names |= owner.session.watched
@@ -92,6 +98,7 @@ class TopicWatch:
     def changed(self, metadata: ClusterMetadata) -> None:
         """The cluster's metadata is new: leaders, ids, matches and errors."""
         owner, now_ms = self._owner, self._loop.now_ms()
+        self._forget_idle(now_ms)
         self._look_at_ids(metadata)
         with owner.lock:
             for position in owner.positions:
@@ -108,6 +115,15 @@ class TopicWatch:
                 owner.session.subscribe(matched)
             owner.session.metadata_changed(metadata)
         self._look_at_errors(metadata)
+
+    def _forget_idle(self, now_ms: int) -> None:
+        """Else one look-up would create a topic again and again that somebody deletes (KIP-526)."""
+        with self._owner.lock:
+            idle = [n for n, at in self._looked_up.items() if now_ms - at >= TOPIC_IDLE_MS]
+            for name in idle:
+                del self._looked_up[name]
+        if idle:
+            self.watch()
 
     def look_at_codes(self, codes: Iterable[int]) -> None:
         """Ask for new metadata when a coordinator does not know one of its topics."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
 from kohort.client.cluster.credentials import Credentials
-from kohort.client.cluster.metadata import ClusterMetadata
+from kohort.client.cluster.metadata import TOPIC_IDLE_MS, ClusterMetadata
 from kohort.client.cluster.network_thread import NetworkThread, warner
 from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ProducerConfig
@@ -95,6 +95,8 @@ class ProducerCore:
         self._released = False
         self._topic_errors: dict[str, int] = {}
         self._topics: frozenset[str] = frozenset()
+        self._last_used: dict[str, tuple[int, int]] = {}
+        """By topic: how many batches its queues had seen, and when that changed last."""
         self._topic_ids: dict[str, bytes] = {}
         """The ids that topics had last, also while the metadata lacks them."""
         self._accumulator = Accumulator(config)
@@ -369,6 +371,7 @@ class ProducerCore:
 
     def _metadata_changed(self, metadata: ClusterMetadata) -> None:
         with self.lock:
+            idle = self._forget_idle_topics()
             self._topic_errors = dict(metadata.errors)
             for name, topic in metadata.topics.items():
                 if name not in self._topics:
@@ -395,7 +398,29 @@ class ProducerCore:
             news, self._news = self._news, []
         for future in news:
             future.set_result(None)
+        if idle:
+            self._watch_topics()
         self._drain()
+
+    def _forget_idle_topics(self) -> bool:
+        """Ask no more for topics that nothing was sent to for a while (KIP-526); True if any were.
+
+        Else a topic that somebody deletes is created again as long as this producer lives. The
+        queues stay: they know the sequences. The lock is held.
+        """
+        now_ms, idle = self._loop.now_ms(), list[str]()
+        for name, route in self.routes.items():
+            queues: list[PartitionQueue] = route.slots
+            batches = sum(queue.ordinals for queue in queues)
+            known, since_ms = self._last_used.get(name, (-1, now_ms))
+            if batches != known or any(queue.busy for queue in queues):
+                self._last_used[name] = (batches, now_ms)
+            elif now_ms - since_ms >= TOPIC_IDLE_MS:
+                idle.append(name)
+        for name in idle:
+            del self.routes[name], self._last_used[name]
+        self._topics -= set(idle)
+        return bool(idle)
 
     def _drain(self) -> None:
         """Send ready batches, give up overdue ones, and compute the next wake-up."""

@@ -288,10 +288,16 @@ def test_one_refused_partition_fails_only_its_jobs() -> None:
 
 
 UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+BY_NAME_OR_ID = pytest.mark.parametrize(
+    "unknown",
+    [UNKNOWN, int(ErrorCode.UNKNOWN_TOPIC_ID)],
+    ids=["UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"],
+)
 GONE = TopicPartition("gone", 0)
 
 
-def test_a_topic_that_is_not_known_holds_up_no_other_commit() -> None:
+@BY_NAME_OR_ID
+def test_a_topic_that_is_not_known_holds_up_no_other_commit(unknown: int) -> None:
     """All commits of the lane waited for it, until their time was up."""
     world = World()
     gone, other = job((GONE, 5), version=0), job((P1, 6))
@@ -299,7 +305,7 @@ def test_a_topic_that_is_not_known_holds_up_no_other_commit() -> None:
     for each in (gone, other):
         world.lane.submit(each)
     send = world.sent()
-    assert world.lane.answered(send.token, {GONE: UNKNOWN, P1: 0}, 0) == [CommitDone(other, None)]
+    assert world.lane.answered(send.token, {GONE: unknown, P1: 0}, 0) == [CommitDone(other, None)]
     assert world.lane.owing
     world.lane.submit(later := job((P0, 7)))
     send = world.sent(100)
@@ -325,8 +331,9 @@ def test_what_was_committed_is_not_set_back_by_the_rest_of_its_commit() -> None:
     assert world.lane.answered(send.token, {GONE: 0}, 301) == [CommitDone(both, None)]
 
 
+@BY_NAME_OR_ID
 @pytest.mark.parametrize(("missing", "ends_ms"), [(True, 200), (False, 5_000)])
-def test_a_commit_for_a_topic_that_is_gone_ends(missing: bool, ends_ms: int) -> None:
+def test_a_commit_for_a_topic_that_is_gone_ends(missing: bool, ends_ms: int, unknown: int) -> None:
     """At once when metadata says so, too; else when a new topic would be known everywhere."""
     world = World()
     world.owned[GONE] = 1
@@ -334,14 +341,14 @@ def test_a_commit_for_a_topic_that_is_gone_ends(missing: bool, ends_ms: int) -> 
     now, effects = 0, list[object]()
     while not effects:
         send = world.sent(now := now + 200)
-        answer = dict.fromkeys(send.offsets, 0) | {GONE: UNKNOWN}
+        answer = dict.fromkeys(send.offsets, 0) | {GONE: unknown}
         effects += world.lane.answered(send.token, answer, now, lambda _: missing)
     assert now == 200 + ends_ms
     (done,) = effects
     assert isinstance(done, CommitDone)
     assert done.job is one
     assert isinstance(done.error, BrokerError)
-    assert done.error.code == UNKNOWN
+    assert done.error.code == unknown
     assert "gone-0" in str(done.error)
     assert world.lane.idle
 

@@ -18,8 +18,8 @@ from kohort.client.consumer.plan.fetch_planner import (
     FetchPlanner,
     FetchResult,
 )
-from kohort.client.consumer.plan.positions import Phase, Position, Positions
-from kohort.errors import ErrorCode
+from kohort.client.consumer.plan.positions import DENIED_RETRY_MS, Phase, Position, Positions
+from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchBuilder
 
 LIMITS = FetchLimits(
@@ -396,7 +396,23 @@ def test_a_refusal_ahead_waits_until_what_is_before_it_has_been_read(error: int)
     order = world.one(200)
     assert order.parts[0].offset == 10
     world.planner.arrived(order.token, [world.result(0, b"", error)], 205)
-    assert position.phase is not Phase.FETCHING
+    assert position.phase is not Phase.FETCHING or position.error is not None
+
+
+def test_a_partition_without_a_right_goes_on_once_it_is_there() -> None:
+    """C8: as in Java, a right that is missing for a moment stops nothing for good."""
+    world = World(1)
+    position = world.positions.get(world.tps[0])
+    denied = world.result(0, b"", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    world.planner.arrived(world.one().token, [denied], 5)
+    assert isinstance(position.error, BrokerError)
+    assert (position.known, position.handed_out, world.positions.has_errors) == (True, True, True)
+    assert world.plan(5 + DENIED_RETRY_MS - 1) == []
+    world.planner.arrived(world.one(5 + DENIED_RETRY_MS).token, [denied], 1_010)
+    assert world.positions.has_errors
+    world.answer(world.one(3_000), 0, data=batch(0))
+    assert (position.error, world.positions.has_errors) == (None, False)
+    assert position.buffer is not None
 
 
 def test_what_was_asked_ahead_of_a_new_leader_is_dropped() -> None:

@@ -338,6 +338,28 @@ def test_a_retry_waits_for_its_backoff():
     assert side.plan(30) != []
 
 
+@pytest.mark.parametrize("code", [6, 3], ids=["NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC"])
+def test_what_follows_a_batch_that_a_leader_answered_as_it_resigned_keeps_its_sequence(code: int):
+    """P1: its followers may have both. Under the next epoch the second would be stored twice."""
+    side = idempotent(linger_ms=0, retries=1)
+    for value in (b"first", b"second"):
+        side.add(value)
+        side.close()
+    first, second = side.plan()
+    side.refuse(first, code)
+    side.refuse(second, code)
+    (again,) = side.plan(1_000)
+    side.refuse(again, code, 1_000)
+    assert isinstance(side.outcomes[0].error, BrokerError)
+    (kept,) = side.plan(2_000)
+    assert kept.batches[0].queue.identity == (side.sender.producer_id, 0)
+    assert [batch.sequence for batch in kept.batches] == [1]
+    side.refuse(kept, 45, 2_000)  # OUT_OF_ORDER_SEQUENCE_NUMBER: the first one is gone
+    (last,) = side.plan(3_000)
+    assert last.batches[0].queue.identity == (side.sender.producer_id, 1)
+    assert [batch.sequence for batch in last.batches] == [0]
+
+
 def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_epoch():
     side = idempotent(linger_ms=0)
     for value in (b"bad", b"good"):

@@ -357,7 +357,7 @@ def _has_to_wait(
     """Whether a partition of a job is to be sent again."""
     if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return True
-    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
         return False
     if job.unknown_since_ms is None:  # metadata may be older than the topic: ask it again first
         job.unknown_since_ms = now_ms

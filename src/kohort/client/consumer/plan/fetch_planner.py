@@ -433,6 +433,7 @@ class FetchPlanner:
         position.log_start = max(position.log_start, result.log_start)
         position.retry_at_ms, position.last_fetch_ms = 0, now_ms
         self.positions.refusals.served(part.tp)
+        self.positions.allow(position)
         if result.preferred_replica >= 0:
             position.replica = result.preferred_replica
             position.replica_until_ms = now_ms + self.limits.replica_ms
@@ -457,7 +458,7 @@ class FetchPlanner:
         error = result.error
         position.retry_at_ms = now_ms + self.limits.backoff_ms
         if position.buffer is not None and (
-            error in FATAL_CODES or error == ErrorCode.OFFSET_OUT_OF_RANGE
+            error in FATAL_CODES or error in ONLY_AT_THE_POSITION_CODES
         ):
             position.buffered_end = UNKNOWN  # asked for again when all before it has been read
             return False
@@ -470,6 +471,9 @@ class FetchPlanner:
             return False
         if error == ErrorCode.CORRUPT_MESSAGE and position.damaged_at != part.offset:
             position.damaged_at, position.replica = part.offset, None
+            return False
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self.positions.deny(position, _fatal(part, error), now_ms)
             return False
         if error in FATAL_CODES:
             self.positions.fail(part.tp, part.stamp, _fatal(part, error), now_ms)
@@ -497,10 +501,13 @@ REPLICA_CODES = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
+# Decided when all records before the offset have been handed out.
+ONLY_AT_THE_POSITION_CODES = frozenset(
+    {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
 # Waiting cannot repair this; the partition stops and the caller gets the error.
 FATAL_CODES = frozenset(
     {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNSUPPORTED_VERSION,
         ErrorCode.INVALID_REQUEST,

@@ -34,11 +34,13 @@ LeaderOf = Callable[[TopicPartition], int | None]
 
 # The coordinator has moved or is loading: find it again.
 COORDINATOR_CODES = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+# A right is missing: the caller gets the error, and the partition goes on once it is there.
+DENIED_CODES = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED}
+)
 # Codes after which asking again is of no use.
 FATAL_CODES = frozenset(
     {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_VERSION,
         ErrorCode.INVALID_REQUEST,
@@ -222,6 +224,7 @@ class OffsetFetcher:
     ) -> None:
         tp, stamp, positions = position.tp, part.stamp, self.positions
         positions.refusals.served(tp)
+        positions.allow(position)
         if isinstance(question, LookUp):
             if answer.offset >= 0:
                 epoch = answer.leader_epoch
@@ -251,10 +254,13 @@ class OffsetFetcher:
     def _refused(
         self, question: Question, position: Position, error: int, settled: Settled, now_ms: int
     ) -> Settled:
-        if error in FATAL_CODES:
+        if error in FATAL_CODES or error in DENIED_CODES:
             what = "the committed offset of " if isinstance(question, LookUp) else ""
             text = f"asking for {what}{position.tp.topic}-{position.tp.partition}"
-            self.positions.fail(position.tp, position.stamp, BrokerError(error, text), now_ms)
+            if error in DENIED_CODES:
+                self.positions.deny(position, BrokerError(error, text), now_ms)
+            else:
+                self.positions.fail(position.tp, position.stamp, BrokerError(error, text), now_ms)
             return settled
         position.retry_at_ms = now_ms + self.backoff_ms
         self.positions.refused(position, error, now_ms)
@@ -274,6 +280,9 @@ class OffsetFetcher:
     ) -> Settled:
         if isinstance(question, Validate) and isinstance(error, UnsupportedVersionError):
             self.positions.validated(position.tp, position.stamp, now_ms)  # an old broker
+            return settled
+        if isinstance(error, BrokerError) and error.code in DENIED_CODES:
+            self.positions.deny(position, error, now_ms)
             return settled
         if not error.retriable:
             self.positions.fail(position.tp, position.stamp, error, now_ms)

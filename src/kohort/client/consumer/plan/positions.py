@@ -38,6 +38,8 @@ from kohort.lean import dataclass, field
 UNKNOWN = -1
 MAX_RESET_EVENTS = 1_000
 DOUBT_EPOCH_MS = 5_000
+DENIED_RETRY_MS = 1_000
+"""How long a partition waits for a right that is missing before it is asked for again."""
 """A leader that lags behind the metadata has caught up by then."""
 
 
@@ -153,6 +155,11 @@ class Position:
         return self.offset >= 0 and self.phase in (Phase.FETCHING, Phase.AWAITING_VALIDATION)
 
     @property
+    def handed_out(self) -> bool:
+        """True where records up to `offset` were handed out, also when no more can be fetched."""
+        return self.offset >= 0
+
+    @property
     def fetch_offset(self) -> int:
         """Where the next fetch begins: behind all that is buffered; unknown when that is."""
         return self.offset if self.buffer is None else self.buffered_end
@@ -182,6 +189,8 @@ class Positions:
     )
     resets: deque[OffsetReset] = field(default_factory=_latest_resets)
     buffered_bytes: int = 0
+    denied: set[TopicPartition] = field(default_factory=set[TopicPartition])
+    """Partitions that the broker refuses for want of a right; they are asked for again."""
     counts: Counter[Phase] = field(default_factory=_none_yet)
     """How many partitions are in each phase, so that no call looks at all of them."""
     refusals: Refusals = field(default_factory=Refusals)
@@ -228,6 +237,7 @@ class Positions:
             self.counts[position.phase] -= 1
             self._drop_buffer(position)
             self.refusals.forget(position.tp)
+            self.denied.discard(position.tp)
             position.stamp = Stamp(-1, -1)
         return removed
 
@@ -335,6 +345,22 @@ class Positions:
             self._enter(position, Event.FAIL, now_ms)
             self.refusals.forget(tp)
             position.error = error
+
+    def deny(self, position: Position, error: KohortError, now_ms: int) -> None:
+        """A right is missing. The caller gets the error; the partition goes on once it is there."""
+        position.error, position.retry_at_ms = error, now_ms + DENIED_RETRY_MS
+        self.denied.add(position.tp)
+
+    def allow(self, position: Position) -> None:
+        """The broker serves the partition."""
+        if position.tp in self.denied:
+            self.denied.discard(position.tp)
+            position.error = None
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a partition has an error that the caller must know."""
+        return bool(self.denied) or self.counts[Phase.FAILED] > 0
 
     def leader_moved(
         self, tp: TopicPartition, epoch: int, *, can_validate: bool, now_ms: int
@@ -475,6 +501,7 @@ class Positions:
             self.counts[phase] += 1
             position.entered_ms = now_ms
         position.phase, position.retry_at_ms, position.error = phase, 0, None
+        self.denied.discard(position.tp)
         position.lookup_token = None
 
     def _place(self, position: Position, offset: int, epoch: int) -> None:

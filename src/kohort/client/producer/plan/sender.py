@@ -8,8 +8,9 @@ Rules (KIP-98, KIP-360, KIP-679):
 - Sequences belong to a partition. When the broker does not expect the oldest batch's sequence, or
   refused a batch permanently, this partition continues under the next epoch, with sequences from 0.
   That cannot store anything twice: a batch behind one that was not stored was not stored either.
-  A batch whose earlier answer was lost may be stored although its last try was refused, and those
-  behind it, too: they keep epoch and sequences, so that the broker recognizes them.
+  A batch may be stored although its last try was refused, and those behind it, too: an earlier
+  answer was lost, or the leader resigned. They keep epoch and sequences, so that the broker
+  recognizes them.
 - Of a transactional producer, identities come from the coordinator alone: what is refused fails,
   and its transaction with it.
 - A batch of several records that is too large for the broker is split in two, with its sequences. A
@@ -495,8 +496,12 @@ _MAYBE_STORED: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.UNKNOWN_SERVER_ERROR,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+"""A leader that resigns answers its waiting appends with the last two, also those that its
+followers have: Kafka's `DelayedProduce` does."""
 
 
 def _first_is_under_way(queue: PartitionQueue) -> bool:
