@@ -25,10 +25,10 @@ TYPES = ROOT / "src" / "kohort" / "client" / "common" / "typed_settings.py"
 INTRODUCTION = """\
 # Configuration
 
-Written by `make configuration` from `kohort/client/common/config.py` and `security.py`; a test fails when it
-is not up to date. Names, units and defaults are Kafka's, unless a row says otherwise. What other
-clients call otherwise: [migration.md](migration.md#settings); the broker's settings: `kohort broker run
---help`; an `App`'s: [processing.md](processing.md#sizing).
+Written by `make configuration` from `kohort/client/common/config.py` and `security_config.py`; a test fails when it
+is not up to date. Names, units and defaults are Kafka's, unless a row says otherwise. Other
+clients' names: [migration.md](migration.md#settings); the broker's settings:
+[BrokerConfig](api/broker.md); an `App`'s: [processing.md](processing.md#sizing).
 
 | where | form | notes |
 |---|---|---|

@@ -2,16 +2,16 @@
 
 Names are loaded when they are first used, so that `import kohort` costs nothing.
 
-The folders, each importing only those before it (`tests/test_layers.py`):
+The folders; each one imports only those before it (`tests/test_layers.py`):
 
 - `wire`, `records`, `net`, `sasl`, `metrics`: Kafka's protocol, record batches, sockets, logins;
 - `group`, `transactions`: members, assignors and coordinators as state machines without I/O;
-- `client`: consumer, producer, admin client; `serdes`: values and schema registries;
-- `broker`: the embedded broker; `simulator`: the protocol and the system from a seed;
-- `retry`: retry topics, dead letters, ledger and fence; `remote`: status and commands as topics;
-- `processing`: `App`; `observe`, `sampling`: what a cluster does, and how it is asked;
+- `client`: consumer, producer, admin client; `serdes`: formats and schema registries;
+- `broker`: the embedded broker; `simulator`: deterministic simulation of groups and systems;
+- `retry`: retry topics, dead letters, ledger, fence; `remote`: status and commands over topics;
+- `processing`: `App`; `observe`, `sampling`: analysis of a cluster, and the requests for it;
 - `spark`: the source, the sink and `Pipeline`; `testing`: harnesses for users' tests;
-- `cli` and `console`: both show what `observe` answers.
+- `cli` and `console`: both show the results of `observe`.
 """
 
 from __future__ import annotations

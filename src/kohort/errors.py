@@ -203,7 +203,7 @@ RETRIABLE_CODES: frozenset[int] = frozenset(
 
 
 class KohortError(Exception):
-    """The root of the tree. `retriable` is True when a later try may succeed unchanged."""
+    """The base class. `retriable` is True if the same call may succeed later."""
 
     retriable: bool = False
 
@@ -233,23 +233,23 @@ class WakeupError(KohortError):
 
 
 class KafkaTimeoutError(KohortError, TimeoutError):
-    """The time given to a call ran out before it was done. The call may be made again."""
+    """A call did not finish within its time limit. You can repeat the call."""
 
     retriable = True
 
 
 class ConnectionFailedError(KohortError, ConnectionError):
-    """No connection to a broker: refused, unreachable, cut, or its name does not resolve."""
+    """A connection to a broker failed: refused, unreachable, closed, or an unknown host name."""
 
     retriable = True
 
 
 class DamagedAnswerError(ConnectionFailedError):
-    """An answer could not be decoded, so its connection was given up. Asking again may help."""
+    """An answer could not be decoded, and its connection was closed. A retry may succeed."""
 
 
 class AuthenticationError(KohortError):
-    """The two sides do not take each other for who they say they are. Never tried again by itself.
+    """Client and broker could not authenticate each other. Kohort does not retry.
 
     `mechanism` is the SASL mechanism or `SSL`, `user` and `broker` are "" where they are not known,
     `reason` says why it was refused and `advice` what to do. None of them contains a secret.
@@ -332,13 +332,13 @@ class DecompressionLimitError(CorruptRecordError):
 
 
 class DeserializationError(KohortError):
-    """Bytes of a key or value are not what its format says. Trying again would not help."""
+    """A key or value does not match its format. A retry would fail again."""
 
 
 class SchemaRegistryError(KohortError):
-    """The schema registry refused a request, or does not have what was asked for.
+    """The schema registry refused a request, or does not have the schema.
 
-    `status` is the HTTP status of its answer; None where no answer was the cause.
+    `status` is the HTTP status of its answer, or None if there was no answer.
     """
 
     status: int | None = None
@@ -349,9 +349,9 @@ class RecordTooLargeError(KohortError):
 
 
 class DeliveryFailedError(KohortError):
-    """Records were not stored, and their futures were not looked at.
+    """Records were not stored, and the program did not check their futures.
 
-    `count` is how many records, `first` the error of the first of them.
+    `count` is the number of records, `first` the error of the first one.
     """
 
     def __init__(self, message: str, *, count: int, first: KohortError) -> None:
@@ -396,11 +396,11 @@ class CommitFailedError(GroupError):
 
 
 class AbortableTransactionError(KohortError):
-    """The open transaction cannot be committed. Call `abort_transaction()`, and do it again."""
+    """The open transaction cannot be committed. Call `abort_transaction()`, then repeat it."""
 
 
 class TransactionAbortedError(KohortError):
-    """A record or offset was dropped because its transaction was aborted. That was asked for."""
+    """A record or offset was dropped because the caller aborted its transaction."""
 
 
 class NoOffsetForPartitionError(KohortError):
@@ -408,11 +408,11 @@ class NoOffsetForPartitionError(KohortError):
 
 
 class ConsumerStalledError(KohortError):
-    """A partition has records to read and has not moved for longer than `watchdog_ms`."""
+    """A partition with unread records made no progress for longer than `watchdog_ms`."""
 
 
 class DataLossError(KohortError):
-    """Records that were asked for are gone (retention, truncation, or a topic created again)."""
+    """Requested records no longer exist (retention, truncation, or a recreated topic)."""
 
 
 _E = TypeVar("_E", bound=BaseException)

@@ -1,5 +1,5 @@
-"""Answers about a cluster's groups, for the command line and the console: pure functions.
+"""Analysis of a cluster's groups for the command line and the console, as pure functions.
 
-Snapshots in (`snapshot`), answers out: lag in records and in time (`lag`), why a group is stuck
-(`verdicts`). Imports descriptions of `kohort.client.admin`; `kohort.sampling` takes the snapshots.
+They compute lag in records and time (`lag`) and why a group is stuck (`verdicts`) from snapshots
+(`snapshot`). Imports descriptions of `kohort.client.admin`; `kohort.sampling` takes the snapshots.
 """

@@ -2,6 +2,6 @@
 
 A failed record: `engine.engine` decides on a retry and puts a copy (`kohort.retry.copies`) into
 its outbox, `runtime.publishing` produces it to a retry topic, and `runtime.retry_topic_poller`
-lets it be read again when it is due (`kohort.retry.due_schedule`).
+allows reading it when it is due (`kohort.retry.due_schedule`).
 `engine` < `workers` < `runtime` < `app`; each imports only folders to its left.
 """

@@ -679,7 +679,9 @@ class App:
     def _take_early(self, place: tuple[str, int, int], failure: Failure | None) -> None:
         runner = self._runner
         if runner is None:
-            raise UsageError("the app does not run, so it cannot take a record of a retry topic")
+            raise UsageError(
+                "the app is not running, so it cannot process a record of a retry topic"
+            )
         with contextlib.closing(self.client_settings.port()) as port:
             take_early(port, runner.post, place, failure)
 

@@ -1,4 +1,4 @@
-"""Processes that publish their status to one topic and obey commands from another.
+"""Processes that publish their status to one topic and execute commands from another.
 
     app = App("billing", remote="kohort")            # writes kohort.status, reads kohort.commands
     pipeline = Pipeline("loader", store=..., remote="kohort")
@@ -10,7 +10,8 @@
             print(process)
         control.send("billing", "pause")
 
-Who may write to PREFIX.commands commands; who may read PREFIX.status looks. Topic ACLs decide both.
+Write access to PREFIX.commands is needed to send commands, read access to PREFIX.status to
+monitor. The ACLs of the topics control both.
 """
 
 from kohort.remote.agent import Agent

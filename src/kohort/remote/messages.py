@@ -1,11 +1,11 @@
-"""What processes and those who command them say to each other: JSON records of bounded size.
+"""The messages between processes and operators: JSON records of bounded size.
 
 Rules:
-- A status is the last word of one process: its key is the process, so that compaction keeps one.
+- A status describes one process: its key is the process, so compaction keeps the latest one.
 - A status has at most `STATUS_BYTES_MAX` bytes: of many partitions it holds the worst.
-- A command is for a group, or one process of it, and is obeyed within `COMMAND_TTL_MS` or never: a
-  process that was away must not be surprised by yesterday's command.
-- What others have written is checked field by field; what does not fit is MessageFault.
+- A command is for a group, or for one process of it. A process executes it within `COMMAND_TTL_MS`
+  or never, so a process that was down does not execute an old command.
+- Messages of other programs are checked field by field; an invalid one raises MessageFault.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _classes(topic: str, name: str, classes: Any) -> tuple[type[BaseException], 
     candidates = tuple(cast("Iterable[Any]", classes)) if several else (None,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in candidates):
         raise ConfigError(
-            f"the handler of {topic!r}: {name}={classes!r}; a list of exception classes is wanted"
+            f"the handler of {topic!r}: {name}={classes!r}; write a list of exception classes"
         )
     return cast("tuple[type[BaseException], ...]", candidates)
 

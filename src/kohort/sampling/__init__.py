@@ -1,4 +1,4 @@
-"""Snapshots of a cluster for `kohort.observe`, taken through an `Admin`: the part that asks.
+"""Takes snapshots of a cluster through an `Admin`, for `kohort.observe`.
 
 Imports `kohort.client` and `kohort.observe`; the command line and the console import it.
 """

@@ -65,7 +65,7 @@ class ControlPort:
             connection.close()
         if response.status == UNAUTHORIZED:
             raise KohortError(
-                f"the control port {self.host}:{self.port} wants its token: set "
+                f"the control port {self.host}:{self.port} requires its token: set "
                 "KOHORT_CONTROL_TOKEN to what the broker was started with"
             )
         if response.status != 200:

@@ -1,6 +1,6 @@
-"""SASL mechanisms for both sides, as machines: bytes in, bytes out. See `mechanism`.
+"""SASL mechanisms of client and broker, as state machines over bytes. See `mechanism`.
 
-The names only: a client that does not log in must not pay for the import of the mechanisms.
+Only their names: a client that does not log in does not import the mechanisms.
 """
 
 from typing import Final

@@ -105,7 +105,7 @@ class SignedTokens:
                 options=dict.fromkeys(_CHECKED_HERE, False),
             )
         except self._jwt.PyJWTError as error:
-            raise _refused(f"its signature does not hold ({type(error).__name__})") from None
+            raise _refused(f"its signature is invalid ({type(error).__name__})") from None
         return _judged(claims, self._rules, now_ms)
 
 
@@ -123,13 +123,13 @@ _CHECKED_HERE: Final = (
 def _judged(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> tuple[str, int]:
     expires_ms = _time(claims, "exp")
     if expires_ms is None:
-        raise _refused("it has no 'exp' claim, and would never end")
+        raise _refused("it has no 'exp' claim, so it would never expire")
     if expires_ms + rules.skew_ms <= now_ms:
         raise _refused("it has expired")
     for name in ("nbf", "iat"):
         begins_ms = _time(claims, name)
         if begins_ms is not None and begins_ms - rules.skew_ms > now_ms:
-            raise _refused(f"it does not hold yet (claim {name!r}); are the clocks right?")
+            raise _refused(f"it is not valid yet (claim {name!r}); are the clocks correct?")
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
         raise _refused(f"its issuer is not {rules.issuer!r}")
     if rules.audience and not set(rules.audience) & set(_texts(claims.get("aud"))):
@@ -139,7 +139,7 @@ def _judged(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> tuple[
         raise _refused(f"it lacks the scope {' '.join(sorted(missing))}")
     user = claims.get(rules.user_claim)
     if not isinstance(user, str) or not user.strip():
-        raise _refused(f"it does not say whose it is (claim {rules.user_claim!r})")
+        raise _refused(f"it names no user (claim {rules.user_claim!r} is missing)")
     return user, expires_ms
 
 

@@ -5,8 +5,7 @@ Rules:
   is passed over; where none is left that is a ConnectionFailedError, which is retriable.
 - A registry that refuses is a SchemaRegistryError. It is not retriable, unless the schema that was
   asked for is not at fault: credentials, a redirect, an answer that is no registry's.
-- No redirect is followed: credentials are for the host that they were given for. No error contains
-  them.
+- Redirects are not followed: credentials go only to the configured host. No error contains them.
 
 Shell: HTTP.
 """
@@ -125,7 +124,7 @@ class RegistryHttp:
             token = _from_function(token)
             if wrong := _wrong_token(token):
                 raise _no_fault_of_the_schema(
-                    f"the token function for the schema registry gave a token that {wrong}; mend it"
+                    f"the token function for the schema registry gave a token that {wrong}; fix it"
                 )
         return f"Bearer {token}"
 

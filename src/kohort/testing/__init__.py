@@ -1,5 +1,5 @@
-"""For your tests: an embedded broker, faults, a log of its requests, virtual time, a harness for
-the handlers of an App, and a checker of what groups did.
+"""Tools for tests: an embedded broker with faults and a request log, virtual time, harnesses for
+Apps and pipelines, and a checker for the history of groups.
 
 Rules:
 - A name is imported when it is first used: the pytest plugin is loaded with every test run.

@@ -82,5 +82,5 @@ def _check(
     if not any_number and len(replicas) != len(now):
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{len(replicas)} replicas in place of {len(now)}, and the number was not to change",
+            f"{len(replicas)} replicas in place of {len(now)}, but the request forbids that",
         )

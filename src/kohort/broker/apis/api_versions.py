@@ -1,7 +1,7 @@
 """ApiVersions (18), v0-4. KIP-35, KIP-511.
 
-The list has every supported version, except the oldest ones of Produce. The server answers an
-unknown version in v0 with UNSUPPORTED_VERSION, before this module is reached.
+The list has every supported version, and Produce from v0, although v0 to v2 are not served. The
+server answers an unknown version in v0 with UNSUPPORTED_VERSION, before it calls this module.
 
 A Kohort client on this machine also learns where it may read the log's files (ADR 0015).
 

@@ -17,7 +17,7 @@ from kohort.wire.messages.create_acls_response import AclCreationResult, CreateA
 if TYPE_CHECKING:
     from kohort.broker.coordinator.node_services import NodeServices
 
-DISABLED = "this broker asks nobody who may do what; start it with acls=true"
+DISABLED = "this broker has no access control; start it with acls=true"
 
 
 def handle(node: NodeServices, request: CreateAclsRequest, call: Call) -> None:

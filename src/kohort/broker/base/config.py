@@ -164,7 +164,7 @@ class BrokerConfig(BrokerSecurity, Config):
         selector = self.replica_selector_class
         if selector and selector.rpartition(".")[2] != RACK_AWARE_SELECTOR:
             raise ConfigError(
-                f"replica_selector_class={selector!r}; {RACK_AWARE_SELECTOR} is the one there is"
+                f"replica_selector_class={selector!r}; only {RACK_AWARE_SELECTOR} exists"
             )
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port={self.port} is no port; use 1 to 65535, or 0 for any free one")

@@ -136,7 +136,9 @@ def _move_leader(broker: Broker, request: ControlRequest) -> Answer:
 
 def _prefer(broker: Broker, request: ControlRequest) -> Answer:
     if request.parts[1] != "preferred":
-        raise UsageError("POST /leaders moves one, POST /leaders/preferred brings all home")
+        raise UsageError(
+            "POST /leaders moves one leader, POST /leaders/preferred restores all of them"
+        )
     return {"moved": len(broker.nodes.leaders.elect_preferred())}
 
 

@@ -79,7 +79,7 @@ class Fault:
         if (self.then is Then.ANSWER) != (self.answer is not None):
             raise UsageError("a fault that answers needs a function, others take none")
         if len(self.errors) > MAX_ERRORS:
-            raise UsageError(f"{len(self.errors)} error codes; {MAX_ERRORS} are the most")
+            raise UsageError(f"{len(self.errors)} error codes; the maximum is {MAX_ERRORS}")
         if (self.then is Then.DELAY) != (0 < self.delay_ms <= MAX_DELAY_MS):
             raise UsageError(
                 f"delay_ms={self.delay_ms}; a delay has 1 to {MAX_DELAY_MS} ms, other faults none"

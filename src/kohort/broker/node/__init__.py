@@ -1,5 +1,5 @@
-"""The nodes of a process: `node` is one broker node's life, `nodes` starts and ends them.
+"""The nodes of a process: `node` is one broker node, `nodes` starts and stops nodes.
 
-`leader_changes` moves leaders and replicas between nodes; `coordinators` tells the coordinators of
-all nodes what has changed.
+`leader_changes` moves leaders and replicas between nodes; `coordinators` notifies the
+coordinators of all nodes about changes.
 """

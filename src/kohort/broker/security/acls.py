@@ -49,7 +49,7 @@ class Acls:
         if len(after) > ACLS_MAX:
             raise BrokerError(
                 ErrorCode.POLICY_VIOLATION,
-                f"there would be {len(after)} access control entries, {ACLS_MAX} is the most",
+                f"there would be {len(after)} access control entries, the maximum is {ACLS_MAX}",
             )
         if after.keys() == self._acls.keys():
             return

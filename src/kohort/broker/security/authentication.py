@@ -193,7 +193,7 @@ class Session:
     def _accept(self, step: Accepted, wall_ms: int) -> Step:
         if self._user and step.user != self._user:
             raise AuthenticationError(
-                f"it logged in as {self._user!r} before; who is at a connection cannot change",
+                f"it logged in as {self._user!r} before; the user of a connection cannot change",
                 mechanism=self._mechanism,
                 user=step.user,
             )

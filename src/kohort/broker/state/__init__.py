@@ -1,4 +1,4 @@
-"""What a broker process keeps: topics, partitions, leadership, quotas, fetch sessions.
+"""The state of a broker process: topics, partitions, leaders, quotas, fetch sessions.
 
 `broker_state` owns all of it and its timers (retention, compaction, flushing); `topics` creates,
 changes and deletes; `partition` is a log as APIs see it; `leadership` decides who leads.

@@ -60,7 +60,7 @@ class ClientQuotas:
             _check_value(key, value, known)
         if entity not in self._quotas and len(self._quotas) >= ENTITIES_MAX:
             raise BrokerError(
-                ErrorCode.POLICY_VIOLATION, f"{ENTITIES_MAX} entities have quotas, the most"
+                ErrorCode.POLICY_VIOLATION, f"{ENTITIES_MAX} entities have quotas, the maximum"
             )
         if validate_only:
             return

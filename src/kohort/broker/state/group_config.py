@@ -65,7 +65,7 @@ class GroupConfigs:
         groups = self._directory.registry.groups
         if group_id not in groups and len(groups) >= GROUPS_MAX:
             raise BrokerError(
-                ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX} groups have configurations, the most"
+                ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX} groups have configurations, the maximum"
             )
         if validate_only:
             return

@@ -60,16 +60,18 @@ def _who_options(function: F) -> F:
         "operations",
         type=click.Choice(_OPERATIONS, case_sensitive=False),
         multiple=True,
-        help="What is done; may be given several times.",
+        help="The operation; repeatable.",
     )
-    principal = click.option("--principal", metavar="User:NAME", help="Who; User:* is everybody.")
-    host = click.option("--host", metavar="ADDRESS", help="From where.")
+    principal = click.option(
+        "--principal", metavar="User:NAME", help="The principal; User:* means everyone."
+    )
+    host = click.option("--host", metavar="ADDRESS", help="The client address.")
     return operation(principal(host(function)))
 
 
 @click.group(cls=CommandGroup)
 def acl() -> None:
-    """Who may do what."""
+    """List, add and remove ACLs."""
 
 
 @acl.command(
@@ -82,7 +84,7 @@ Examples:
 """,
 )
 @_resource_options
-@click.option("--principal", metavar="User:NAME", help="Of this principal alone.")
+@click.option("--principal", metavar="User:NAME", help="Only entries of this principal.")
 @output_option
 @client_options
 def list_acls(
@@ -94,7 +96,7 @@ def list_acls(
     output: str,
     client: Client,
 ) -> None:
-    """The entries there are."""
+    """List the ACLs."""
     filter_ = _filter(topic, group, transactional_id, cluster, principal)
     with open_admin(_settings(client)) as admin:
         acls = admin.describe_acls(filter_)
@@ -111,7 +113,7 @@ Examples:
 )
 @_resource_options
 @_who_options
-@click.option("--deny", is_flag=True, help="Forbid it; a denial is stronger than an allowance.")
+@click.option("--deny", is_flag=True, help="Deny instead of allow; a deny overrides an allow.")
 @client_options
 def add(
     topic: str | None,
@@ -151,7 +153,7 @@ Examples:
 )
 @_resource_options
 @_who_options
-@click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--execute", is_flag=True, help="Remove the entries; default: a dry run.")
 @client_options
 def remove(
     topic: str | None,
@@ -164,7 +166,7 @@ def remove(
     execute: bool,
     client: Client,
 ) -> None:
-    """Remove the entries that are meant."""
+    """Remove the matching ACLs."""
     from kohort.acl import Operation
 
     if not any((topic, group, transactional_id, cluster, principal, host, operations)):

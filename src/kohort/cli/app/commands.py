@@ -60,7 +60,7 @@ Examples:
 
 @click.group("app", cls=CommandGroup)
 def app_group() -> None:
-    """Run the handlers of an App written in Python; look at and command those elsewhere."""
+    """Run the handlers of an App; monitor and control Apps on other machines."""
 
 
 for remote_command in (
@@ -78,20 +78,22 @@ for remote_command in (
 @app_group.command(epilog=EXAMPLES)
 @click.argument("app", metavar="MODULE:NAME")
 @click.option(
-    "--workers", type=click.IntRange(1, 10_000), help="Workers of each kind; the app's by default."
+    "--workers",
+    type=click.IntRange(1, 10_000),
+    help="Workers of each kind; default: the App's settings.",
 )
 @click.option(
-    "--drain", metavar="TIME", help="The longest time for records in progress, such as 30s."
+    "--drain", metavar="TIME", help="How long a stop waits for records in progress, such as 30s."
 )
 @click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Say nothing of troubles that may pass, nor of attempts that are retried.",
+    help="Do not print temporary problems, nor attempts that will be retried.",
 )
 @client_options
 def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: Client) -> int:
-    """Handle records until SIGTERM or Ctrl-C, then end cleanly and tell what became of them.
+    """Handle records until SIGTERM or Ctrl-C, then stop cleanly and print the outcome.
 
     Failed attempts are shown on standard error: topic, partition, offset, attempt, next try; at
     most 20 a second.
@@ -132,9 +134,9 @@ def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: C
 @output_option
 @client_options
 def check(app: str, output: str, client: Client) -> int:
-    """Look at every retry topic; print the commands that create or mend them. Nothing is changed.
+    """Check every retry topic; print the commands that create or repair them. Changes nothing.
 
-    `run` creates missing topics by itself, where it may; this is for clusters where it may not.
+    `run` creates missing topics itself. Use this command if the app may not create topics.
     """
     program = _found(app, client)
     _reach(program)

@@ -59,13 +59,15 @@ def command_options(function: F) -> F:
     """The group, one of its processes, and how long to wait."""
     for option in (
         click.argument("group", shell_complete=complete_groups),
-        click.option("--process", default="", metavar="NAME", help="Only this process of it."),
+        click.option(
+            "--process", default="", metavar="NAME", help="Only this process of the group."
+        ),
         click.option(
             "--wait",
             default="10s",
             show_default=True,
             metavar="TIME",
-            help="How long the answers are waited for.",
+            help="How long to wait for answers.",
         ),
         remote_options,
         output_option,
@@ -83,14 +85,14 @@ Examples:
 """
 )
 @click.argument("group", required=False, shell_complete=complete_groups)
-@click.option("--all", "everything", is_flag=True, help="Processes that are gone, too.")
+@click.option("--all", "everything", is_flag=True, help="Include processes that have ended.")
 @remote_options
 @output_option
 @client_options
 def status(group: str | None, everything: bool, prefix: str, output: str, client: Client) -> int:
-    """The last published status of apps on other machines.
+    """Show the last published status of processes.
 
-    Exit code 3 when none of the group is there.
+    Exit code 3 if the group has no running process.
     """
     with _control(prefix, client) as control:
         processes = [
@@ -119,7 +121,7 @@ Examples:
 )
 @command_options
 def pause(**options: Any) -> int:
-    """Let processes begin no further record; they keep their partitions until `resume`."""
+    """Pause processes: they start no more records, and keep their partitions until `resume`."""
     return _command("PAUSE", **options)
 
 
@@ -131,7 +133,7 @@ Examples:
 )
 @command_options
 def resume(**options: Any) -> int:
-    """Let paused processes continue."""
+    """Resume paused processes."""
     return _command("RESUME", **options)
 
 
@@ -144,7 +146,7 @@ Examples:
 )
 @command_options
 def retry_now(**options: Any) -> int:
-    """Try at once what waits for its next try; what fails again waits as usual."""
+    """Retry all waiting records now; records that fail again wait as usual."""
     return _command("RETRY_NOW", **options)
 
 
@@ -158,7 +160,7 @@ Examples:
 @command_options
 @click.argument("at", metavar="RETRY-TOPIC/PARTITION/OFFSET")
 def retry_record(**options: Any) -> int:
-    """Try one record of a retry topic now; those that wait before it stay where they are."""
+    """Retry one record of a retry topic now; the records before it continue to wait."""
     return _of_record("RETRY_RECORD", **options)
 
 
@@ -183,10 +185,10 @@ Examples:
   kohort app drain billing --execute
 """
 )
-@click.option("--execute", is_flag=True, help="Do it; without this only who would end is shown.")
+@click.option("--execute", is_flag=True, help="Drain the processes; default: a dry run.")
 @command_options
 def drain(execute: bool, **options: Any) -> int:
-    """Let processes finish what they have begun, commit, leave the group and end."""
+    """Drain processes: they finish records in progress, commit, leave the group and end."""
     if execute:
         return _command("DRAIN", **options)
     with _control(options["prefix"], options["client"]) as control:

@@ -46,7 +46,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def broker() -> None:
-    """Run the embedded broker, let its nodes fail, and repair its data directory."""
+    """Run the embedded broker, stop its nodes, and repair its data directory."""
 
 
 for command in (*COMMANDS, repair):
@@ -54,10 +54,12 @@ for command in (*COMMANDS, repair):
 
 
 @broker.command(epilog=EXAMPLES)
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where the log is kept.")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="The data directory of the log.")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help=f"0 takes any free one.  [default: {DEFAULT_PORT}]")
-@click.option("--nodes", type=int, help="Nodes in this process, on ports in a row.  [default: 1]")
+@click.option(
+    "--nodes", type=int, help="Nodes in this process, on consecutive ports.  [default: 1]"
+)
 @click.option("--racks", metavar="RACK,...", help="The rack of each node.")
 @click.option(
     "--durability",
@@ -65,13 +67,13 @@ for command in (*COMMANDS, repair):
     help="When a write is safe: on disk, with the system, or nowhere.  [default: fsync; "
     "memory without --data-dir]",
 )
-@click.option("--partitions", type=int, help="Partitions of topics that are made on first use.")
+@click.option("--partitions", type=int, help="Partitions of automatically created topics.")
 @click.option(
     "--control",
     "control_port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Take faults on this port of 127.0.0.1 (0: any free one); see kohort faults.",
+    help="Accept faults on this port of 127.0.0.1 (0: any free port); see kohort faults.",
 )
 @click.option(
     "--console",
@@ -83,15 +85,17 @@ for command in (*COMMANDS, repair):
     help="Run the web console, too, on this port of 127.0.0.1 (0: any free one)."
     f"  [without PORT: {CONSOLE_PORT}]",
 )
-@click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
+@click.option(
+    "--allow-open", is_flag=True, help="Listen beyond this machine without authentication."
+)
 @click.option(
     "--user",
     "users",
     multiple=True,
     metavar="NAME:PASSWORD",
     envvar="KOHORT_USERS",
-    help="A user who may log in (docs/security.md); may be given again. Others on the machine see "
-    "it here: better in $KOHORT_USERS (with blanks between users) or a file.",
+    help="A user who may log in (docs/security.md); repeatable. Other users of the machine can see "
+    "it here: prefer $KOHORT_USERS (users separated by spaces) or a file.",
 )
 @click.option(
     "--users-file",
@@ -105,7 +109,7 @@ for command in (*COMMANDS, repair):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A .properties or .toml file with broker settings.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say more on standard error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more to standard error.")
 def run(
     data_dir: str | None,
     host: str | None,

@@ -26,10 +26,10 @@ def nodes(control: ControlPort, output: str) -> None:
 
 @click.command(epilog=_examples("down 2 --control 9690", "down 2 --orderly --control 9690"))
 @click.argument("node", type=int)
-@click.option("--orderly", is_flag=True, help="Shut it down in order: others lead first.")
+@click.option("--orderly", is_flag=True, help="Shut the node down cleanly: move its leaders first.")
 @control_option
 def down(node: int, orderly: bool, control: ControlPort) -> None:
-    """End a node: its connections are cut, and others lead what it led a little later."""
+    """Stop a node: its connections close, and its partitions get new leaders shortly after."""
     control.ask("POST", f"/nodes/{node}/down", {"orderly": orderly})
     click.echo(f"node {node} is down")
 
@@ -58,7 +58,7 @@ def restart(node: int, control: ControlPort) -> None:
 @click.option("--to", type=int, metavar="NODE", help="The new leader.  [default: the next]")
 @control_option
 def move_leader(topic: str, partition: int, to: int | None, control: ControlPort) -> None:
-    """Let another node lead a partition."""
+    """Move the leader of a partition to another node."""
     body = {"topic": topic, "partition": partition, "to": to}
     leader = control.ask("POST", "/leaders", body)["leader"]
     click.echo(f"node {leader} leads {topic}-{partition}")
@@ -69,7 +69,7 @@ def move_leader(topic: str, partition: int, to: int | None, control: ControlPort
 @click.option("--to", type=int, metavar="NODE", help="The new coordinator.  [default: the next]")
 @control_option
 def move_coordinator(group: str, to: int | None, control: ControlPort) -> None:
-    """Let another node coordinate a group."""
+    """Move the coordinator of a group to another node."""
     node = control.ask("POST", "/coordinators", {"group": group, "to": to})["node"]
     click.echo(f"node {node} coordinates {group}")
 
@@ -86,7 +86,7 @@ def coordinator(group: str, control: ControlPort) -> None:
 @click.argument("what", type=click.Choice(["hold", "release"]))
 @control_option
 def loading(what: str, control: ControlPort) -> None:
-    """Keep coordinators that move, or come up, loading their groups until released."""
+    """Keep coordinators that move or start in the loading state, until `release`."""
     control.ask("POST", "/loading", {"hold": what == "hold"})
     click.echo("loading is held" if what == "hold" else "loading is released")
 

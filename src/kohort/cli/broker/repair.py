@@ -22,13 +22,15 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--execute", is_flag=True, help="Repair. Without it, only say what is damaged.")
+@click.option(
+    "--execute", is_flag=True, help="Repair the segments; default: only report the damage."
+)
 @output_option
 def repair(data_dir: Path, execute: bool, output: str) -> int:
     """Find damaged segments in the data directory of a stopped broker, and cut the damage out.
 
-    Every record that can be read stays at its offset. Damaged bytes are kept beside their segment,
-    in a file that ends in .damaged. Offsets that are lost are passed by readers.
+    Every readable record stays at its offset. The command keeps damaged bytes in a file that ends
+    in .damaged, beside their segment. Consumers skip lost offsets.
 
     Exit code 3 when there is damage and --execute was not given.
     """

@@ -63,7 +63,7 @@ Examples:
 @output_option
 @client_options
 def describe(check: bool, output: str, client: Client) -> int:
-    """Every broker with what it leads and stores, and the partitions that are in trouble.
+    """Show brokers with their leaders and stored bytes, and partitions with problems.
 
     A dash is an unknown number: the broker does not answer within 5 s, or this user may
     not ask.

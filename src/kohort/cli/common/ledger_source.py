@@ -59,11 +59,13 @@ def source_options(function: F) -> F:
             "--pipeline",
             "file",
             type=FILE,
-            help="A pipeline's Python file: by its ledger.",
+            help="A pipeline's Python file: use its ledger.",
         ),
-        click.option("--store", metavar="URL", help="sqlite:///FILE or postgresql://…: by ledger."),
+        click.option(
+            "--store", metavar="URL", help="sqlite:///FILE or postgresql://…: use the ledger."
+        ),
         click.option("--name", help="The pipeline's name in --store, if it has several."),
-        click.option("--topic", help="With --group: by the retry topics alone."),
+        click.option("--topic", help="With --group: use the retry topics only."),
         click.option("--group", help="The group that retries."),
     )
 

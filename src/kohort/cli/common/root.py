@@ -34,9 +34,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "broker": (
         "kohort.cli.broker.commands",
         "broker",
-        "Run the embedded broker, let its nodes fail, and repair its data directory.",
+        "Run the embedded broker, stop its nodes, and repair its data directory.",
     ),
-    "faults": ("kohort.cli.faults.commands", "faults", "Decide what goes wrong in a broker."),
+    "faults": ("kohort.cli.faults.commands", "faults", "Inject faults into a broker."),
     "topic": (
         "kohort.cli.topic.commands",
         "topic",
@@ -45,22 +45,22 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "produce": (
         "kohort.cli.records.produce",
         "produce",
-        "Write records from a file or standard input, one a line.",
+        "Write records from a file or standard input, one per line.",
     ),
     "consume": (
         "kohort.cli.records.consume",
         "consume",
-        "Read records, alone or in a group, until interrupted or a bound is reached.",
+        "Read records, with or without a group, until a limit or Ctrl-C.",
     ),
     "user": (
         "kohort.cli.user.commands",
         "user",
-        "List, make and remove users with passwords (SCRAM).",
+        "List, create and delete users with passwords (SCRAM).",
     ),
     "group": (
         "kohort.cli.group.commands",
         "group",
-        "List, describe, reset, delete groups; their lag, why they are stuck or rebalanced.",
+        "List, describe, reset and delete groups; show lag, stuck partitions and rebalances.",
     ),
     "cluster": (
         "kohort.cli.cluster.commands",
@@ -70,19 +70,23 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "transaction": (
         "kohort.cli.transaction.commands",
         "transaction",
-        "Which transactions are open, which hang, and how one is ended by hand.",
+        "List open and hanging transactions, and abort them.",
     ),
-    "acl": ("kohort.cli.acl.commands", "acl", "Who may do what."),
+    "acl": ("kohort.cli.acl.commands", "acl", "List, add and remove ACLs."),
     "app": (
         "kohort.cli.app.commands",
         "app_group",
-        "Run the handlers of an App written in Python; look at and command those elsewhere.",
+        "Run the handlers of an App; monitor and control Apps on other machines.",
     ),
-    "retry": ("kohort.cli.retry.commands", "retry", "What waits in the retry topics."),
+    "retry": (
+        "kohort.cli.retry.commands",
+        "retry",
+        "Show the waiting records of the retry topics.",
+    ),
     "dlq": (
         "kohort.cli.dlq.registered",
         "dlq",
-        "Look into a dead-letter topic, and send records back.",
+        "List and show dead letters, and send them back.",
     ),
     "pipeline": (
         "kohort.cli.pipeline.commands",
@@ -92,28 +96,32 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": (
         "kohort.cli.simulate.commands",
         "simulate",
-        "Run groups in a simulated world and check that all promises hold.",
+        "Simulate groups and brokers under faults, and check all invariants.",
     ),
-    "demo": ("kohort.cli.demo.commands", "demo", "The main job on a year of real flights."),
+    "demo": (
+        "kohort.cli.demo.commands",
+        "demo",
+        "Run the demo pipeline on a year of real flights.",
+    ),
     "config": (
         "kohort.cli.config.commands",
         "config",
-        "The settings in force, and where each is from.",
+        "Show the effective settings, and where each one comes from.",
     ),
     "profile": (
         "kohort.cli.profile.commands",
         "profile",
-        "Clusters by name: list, create, choose and delete them.",
+        "List, create, choose and delete named clusters.",
     ),
     "verifiable-consumer": (
         "kohort.cli.verifiable.consumer",
         "verifiable_consumer",
-        "Read in a group and print what happens as JSON events, as Kafka's own tool.",
+        "Consume in a group and print JSON events, like Kafka's VerifiableConsumer.",
     ),
     "verifiable-producer": (
         "kohort.cli.verifiable.producer",
         "verifiable_producer",
-        "Write numbers and print which were stored as JSON events, as Kafka's own tool.",
+        "Produce numbers and print JSON events, like Kafka's VerifiableProducer.",
     ),
     "console": (
         "kohort.cli.console.commands",

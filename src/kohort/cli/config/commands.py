@@ -24,7 +24,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """The settings in force, and where each is from."""
+    """Show the effective settings, and where each one comes from."""
 
 
 @config.command(name="show", epilog=EXAMPLES)

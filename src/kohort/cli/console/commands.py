@@ -51,7 +51,11 @@ Examples:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help=f"A file with the token, instead of ${TOKEN}.",
 )
-@click.option("--allow-actions", is_flag=True, help="Let people redrive, reset, pause, drain.")
+@click.option(
+    "--allow-actions",
+    is_flag=True,
+    help="Allow redrives, offset resets, and pause and drain of processes.",
+)
 @click.option(
     "--audit",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -70,7 +74,7 @@ Examples:
     "stores",
     multiple=True,
     metavar="URL",
-    help="A store with ledgers of pipelines; may be given again.",
+    help="A store with ledgers of pipelines; repeatable.",
 )
 @click.option(
     "--history",
@@ -81,7 +85,7 @@ Examples:
     "--keep", default="6h", show_default=True, metavar="TIME", help="How much history is kept."
 )
 @click.option(
-    "--every", default="5s", show_default=True, metavar="TIME", help="From sample to sample."
+    "--every", default="5s", show_default=True, metavar="TIME", help="The time between two samples."
 )
 @click.option(
     "--control",
@@ -94,7 +98,7 @@ Examples:
     default="kohort",
     show_default=True,
     metavar="PREFIX",
-    help="What processes were started with: `App(remote=PREFIX)`.",
+    help="The prefix of `App(remote=PREFIX)`.",
 )
 @client_options
 def console(
@@ -152,7 +156,9 @@ def _token(file: Path | None) -> str:
     if file is not None:
         token, place = text_of(file).strip(), f"the token file {file}"
     if not token:
-        raise ConfigError(f"{place} is empty, which would be no login at all; put a token there")
+        raise ConfigError(
+            f"{place} is empty, so the console would need no login; put a token there"
+        )
     return token
 
 

@@ -23,7 +23,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def demo() -> None:
-    """The main job on a year of real flights."""
+    """Run the demo pipeline on a year of real flights."""
 
 
 @demo.command(epilog=EXAMPLES)
@@ -33,10 +33,10 @@ def demo() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/demo"),
     show_default=True,
-    help="Where everything is kept.",
+    help="The directory of all files of the run.",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in the directory.")
-@click.option("--limit", type=int, help="Only this many flights, from the first.")
+@click.option("--limit", type=int, help="Load only the first N flights.")
 @click.option("--store", help="Database URL: sqlite:///FILE or postgresql://…  [default: SQLite]")
 @click.option("--retries", default="1s 1s 3s 3s 3s 6s", show_default=True, help="The retry topics.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark master URL.")
@@ -52,9 +52,9 @@ def flights(
     handlers: bool,
     keep_broker: bool,
 ) -> int:
-    """Load a year of flights, with retries, and balance the books.
+    """Load a year of flights with retries, and reconcile the counts.
 
-    Exit code 3 when the counts do not balance. After a kill at any moment, continue with --resume.
+    Exit code 3 when the counts do not agree. After a kill at any moment, continue with --resume.
     """
     from kohort.demo.flights_run import FlightsRun, RunSettings
 

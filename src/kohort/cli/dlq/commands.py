@@ -75,7 +75,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def dlq() -> None:
-    """Look into a dead-letter topic, and send records back."""
+    """List and show dead letters, and send them back."""
 
 
 @dlq.command("list", epilog=EXAMPLES)
@@ -87,7 +87,7 @@ def dlq() -> None:
 @click.option(
     "--search",
     metavar="TEXT",
-    help="Only failures with this text in reason, class or message; by topic also in key or value.",
+    help="Failures with this text in reason, class or message; with --topic also key or value.",
 )
 @click.option("--since", metavar="TIME", help="Failed since 2026-01-31T06:00Z, or since -2h.")
 @click.option(
@@ -95,7 +95,7 @@ def dlq() -> None:
     type=click.IntRange(0, 100_000),
     default=20,
     show_default=True,
-    help="The most records that are listed, the latest first; counts are of all.",
+    help="The maximum number of listed records, latest first; counts include all.",
 )
 @output_option
 @client_options

@@ -55,7 +55,7 @@ Examples:
 @dlq.command("redrive", epilog=EXAMPLES)
 @click.option("--topic", required=True, help="The source topic.")
 @click.option("--group", required=True, help="The group that retries.")
-@click.option("--id", "redrive_id", help="The redrive's name; the same one continues.")
+@click.option("--id", "redrive_id", help="The redrive's id; a run with the same id resumes it.")
 @click.option("--reason", help="Only failures of this reason.")
 @click.option("--error-class", help="Only failures of this exception class.")
 @click.option("--fingerprint", help="Only failures of this fingerprint.")
@@ -64,17 +64,21 @@ Examples:
     "--offsets",
     multiple=True,
     metavar="P:FROM-TO",
-    help="Only these offsets of the dead-letter topic, both included; may be given several times.",
+    help="Only these offsets of the dead-letter topic, inclusive; repeatable.",
 )
 @click.option(
     "--to",
     "target",
     default="entry",
     show_default=True,
-    help="entry (this group alone), retry:30m, or topic:NAME.",
+    help="The target: entry (only this group), retry:30m, or topic:NAME.",
 )
 @click.option("--retries", help="The group's delays, when --to is a retry topic: '5m 30m 1h'.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The maximum rate, in records per second.",
+)
 @click.option(
     "--edit",
     "edit_file",
@@ -82,15 +86,15 @@ Examples:
     help="A Python file with edit(key, value, headers) -> the same three, or None to leave out.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--cancel", is_flag=True, help="Forget how far --id has come, and stop there.")
+@click.option("--yes", is_flag=True, help="Send without confirmation.")
+@click.option("--cancel", is_flag=True, help="Discard the progress of --id, and send nothing more.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="What is printed.",
+    help="The output format.",
 )
 @client_options
 def redrive(
@@ -112,12 +116,12 @@ def redrive(
     output: str,
     client: Client,
 ) -> int:
-    """Send records of the dead-letter topic back for another round.
+    """Send records of the dead-letter topic back to the group.
 
-    They go to the group's own entry topic, so that no other group reads them again; the program
-    that retries must run, or be started, to handle them. For pipelines with a ledger the ledger
-    decides which copies count, and a second one is inert. Ctrl-C stops after the current page
-    (exit code 130), a second one at once.
+    The command produces them to the group's own entry topic, so no other group reads them again.
+    The program that retries must run to handle them. For pipelines the ledger decides which
+    copies count: a duplicate has no effect. Ctrl-C stops after the current page (exit code 130),
+    a second one at once.
     """
     from kohort.cli.common.positions import parse_time
     from kohort.retry.policy import RetryPolicy, RetryTopics

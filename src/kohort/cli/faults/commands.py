@@ -35,7 +35,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def faults() -> None:
-    """Decide what goes wrong in a broker."""
+    """Inject faults into a broker."""
 
 
 @faults.command(epilog=ADD_EXAMPLES)
@@ -46,22 +46,24 @@ def faults() -> None:
     "errors",
     multiple=True,
     metavar="NAME",
-    help="Of fail: an error for each request, in order; NONE lets one pass.",
+    help="With fail: one error per request, in order; NONE lets a request pass.",
 )
-@click.option("--ms", type=click.IntRange(min=1), help="Of delay: how late answers leave.")
-@click.option("--handled", is_flag=True, help="Of fail and cut: the request is carried out first.")
+@click.option("--ms", type=click.IntRange(min=1), help="With delay: the delay of answers.")
+@click.option("--handled", is_flag=True, help="With fail and cut: execute the request first.")
 @click.option(
     "--times",
     type=click.IntRange(min=1),
-    help="Requests it meets, cut and silence 1; of fail, how often each error is answered.",
+    help="The number of requests (cut and silence: 1); with fail, how often to send each error.",
 )
-@click.option("--skip", type=click.IntRange(min=0), default=0, help="Let so many through first.")
-@click.option("--node", type=int, help="Only at this node.")
-@click.option("--topic", help="Only about this topic; others are served as usual.")
-@click.option("--partition", type=int, help="Only about this partition of the topic.")
-@click.option("--group", help="Only about this group.")
-@click.option("--transactional-id", help="Only of this transactional id.")
-@click.option("--client-id", help="Only from this client.")
+@click.option(
+    "--skip", type=click.IntRange(min=0), default=0, help="Let this many requests pass first."
+)
+@click.option("--node", type=int, help="Only requests to this node.")
+@click.option("--topic", help="Only for this topic; others are served normally.")
+@click.option("--partition", type=int, help="Only for this partition of the topic.")
+@click.option("--group", help="Only for this group.")
+@click.option("--transactional-id", help="Only for this transactional id.")
+@click.option("--client-id", help="Only requests of this client id.")
 @control_option
 def add(
     kind: str,
@@ -73,10 +75,10 @@ def add(
     control: ControlPort,
     **narrowed: Any,
 ) -> None:
-    """Set a fault: the next requests of these APIs (none: of all) are met by it.
+    """Set a fault for the next requests of these APIs (default: all APIs).
 
-    fail answers with errors, delay late, hold when the fault is removed, silence never; cut closes
-    the connection.
+    fail: answer with errors. delay: answer late. hold: answer when the fault is removed. silence:
+    never answer. cut: close the connection.
     """
     body = fault_body(
         kind, apis, errors=errors, delay_ms=ms, times=times, handled=handled, narrowed=narrowed
@@ -94,10 +96,12 @@ def add(
     type=click.Choice(DISK_ERRORS),
     default="EIO",
     show_default=True,
-    help="The operating system's error.",
+    help="The error of the operating system.",
 )
 @click.option("--path", default="*", show_default=True, help="Files: TOPIC-PARTITION/*.")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="So many succeed first.")
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, help="Let this many calls succeed first."
+)
 @click.option("--times", type=click.IntRange(min=1), help="Calls that fail.  [default: all]")
 @control_option
 def disk(
@@ -145,7 +149,7 @@ def list_faults(control: ControlPort, output: str) -> None:
 @click.argument("number", type=int, required=False)
 @control_option
 def clear(number: int | None, control: ControlPort) -> None:
-    """Take one fault away, or all, the disk's among them; answers that are held leave."""
+    """Remove one fault, or all of them, including disk faults; held answers are sent."""
     control.ask("DELETE", "/faults" if number is None else f"/faults/{number}")
     click.echo("no fault is set" if number is None else f"fault {number} is gone")
 
@@ -154,9 +158,9 @@ def clear(number: int | None, control: ControlPort) -> None:
     epilog="\b\nExamples:\n  kohort faults requests --control 9690 --api OffsetCommit\n"
     "  kohort faults requests --control 9690 --since 120 --wait-ms 5000 -o jsonl\n"
 )
-@click.option("--api", help="Only of this API.")
-@click.option("--since", type=int, default=0, help="Only after the one of this number.")
-@click.option("--wait-ms", type=int, default=0, help="The longest wait for the first one.")
+@click.option("--api", help="Only requests of this API.")
+@click.option("--since", type=int, default=0, help="Only requests after this number.")
+@click.option("--wait-ms", type=int, default=0, help="How long to wait for a first request.")
 @control_option
 @output_option
 def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, output: str) -> None:

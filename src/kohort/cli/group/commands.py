@@ -74,7 +74,7 @@ STATES = (
 
 @click.group(cls=CommandGroup)
 def group() -> None:
-    """List, describe, reset, delete groups; their lag, why they are stuck or rebalanced."""
+    """List, describe, reset and delete groups; show lag, stuck partitions and rebalances."""
 
 
 @group.command(
@@ -140,10 +140,10 @@ Examples:
 @output_option
 @client_options
 def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
-    """State, members with what is assigned to them, and offsets of groups.
+    """Show state, members, assignments and offsets of groups.
 
-    CSV holds the members alone; JSON lines hold one group each. Exit code 4 when there are some of
-    the groups only.
+    CSV has only the members; JSON lines have one group each. Exit code 4 when some of the groups
+    do not exist.
     """
     with open_admin(settings(client)) as admin:
         positions, missing = positions_of(admin, groups)
@@ -178,9 +178,9 @@ Examples:
     "--fail-above",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Exit code 3 when the lag of a partition is above N, or not known.",
+    help="Exit with 3 if the lag of a partition is above N or unknown.",
 )
-@click.option("--match", metavar="REGEX", help="With --all: only groups with this in their name.")
+@click.option("--match", metavar="REGEX", help="With --all: only groups whose name matches.")
 @click.option(
     "--topic",
     "topics",
@@ -195,14 +195,14 @@ Examples:
     "--for",
     "watch",
     metavar="TIME",
-    help="With --total: look again so much later, for rates, trend and health.",
+    help="With --total: take a second sample after this time, for rates, trend and health.",
 )
-@click.option("--watch", "again", is_flag=True, help="With --total: again every 5 s.")
+@click.option("--watch", "again", is_flag=True, help="With --total: repeat every 5 s.")
 @click.option(
     "--sort",
     type=click.Choice(["severity", "lag", "age", "name"]),
     default="severity",
-    help="With --total: what comes first.",
+    help="With --total: the sort order.",
     show_default=True,
 )
 @output_option
@@ -221,10 +221,10 @@ def lag(
     output: str,
     client: Client,
 ) -> int:
-    """How far groups are behind, partition by partition.
+    """Show the lag of groups for each partition.
 
-    A dash is an unknown number: nothing committed yet, or no leader to ask. Exit code 4
-    when there are some of the groups only, or a coordinator does not answer for its groups.
+    A dash is an unknown number: no committed offset, or no leader. Exit code 4 when some of the
+    groups do not exist, or a coordinator does not answer.
     """
     if everything == bool(groups):
         raise click.UsageError("name the groups, or say --all")

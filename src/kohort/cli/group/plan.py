@@ -70,21 +70,21 @@ Examples:
 @click.option(
     "--assignor",
     metavar="NAME",
-    help="By name, as 'weighted:4', or as module:Class. [default: the live group's own]",
+    help="A name, 'weighted:4', or module:Class. [default: the live group's assignor]",
 )
-@click.option("--members", "members", multiple=True, metavar="M,...", help="Made-up members.")
-@click.option("--topics", "topics", multiple=True, metavar="T:N,...", help="Made-up topics.")
-@click.option("--racks", metavar="R,...", help="Racks of the made-up topics' replicas, in turn.")
+@click.option("--members", "members", multiple=True, metavar="M,...", help="Hypothetical members.")
+@click.option("--topics", "topics", multiple=True, metavar="T:N,...", help="Hypothetical topics.")
+@click.option("--racks", metavar="R,...", help="Racks of the topics' replicas, in turn.")
 @click.option(
     "--replicas",
     type=click.IntRange(1, 100),
     default=1,
     show_default=True,
-    help="Replicas of each made-up partition; counts with --racks.",
+    help="Replicas of each partition; only with --racks.",
 )
-@click.option("--without", multiple=True, metavar="M,...", help="These leave.")
-@click.option("--with", "joining", multiple=True, metavar="M,...", help="These join.")
-@click.option("--server-side", is_flag=True, help="The broker's assignor of that name (KIP-848).")
+@click.option("--without", multiple=True, metavar="M,...", help="Members that leave.")
+@click.option("--with", "joining", multiple=True, metavar="M,...", help="Members that join.")
+@click.option("--server-side", is_flag=True, help="Use the broker-side assignor (KIP-848).")
 @output_option
 @client_options
 def plan(
@@ -100,7 +100,7 @@ def plan(
     output: str,
     client: Client,
 ) -> None:
-    """What an assignor would give whom, how level that is, and what it would move.
+    """Show the assignment that an assignor would compute, its balance, and its moves.
 
     Nothing is changed. CSV and JSON lines hold one member a line.
     """

@@ -78,9 +78,9 @@ Examples:
     "--undo-file",
     type=PathType(dir_okay=False),
     metavar="FILE",
-    help="Write the present offsets first, in the same form.",
+    help="First write the current offsets to this file, in the same format.",
 )
-@click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--execute", is_flag=True, help="Set the offsets; default: a dry run.")
 @output_option
 @client_options
 def reset(
@@ -95,8 +95,8 @@ def reset(
 ) -> int:
     """Set the offsets at which a group without members continues.
 
-    AGAIN is how many records the group would read once more, SKIPPED how many never. Without
-    --topic, partitions that no leader answers for are left out (exit code 4).
+    AGAIN counts the records that the group would read again, SKIPPED those that it would skip.
+    Without --topic, partitions whose leader does not answer are left out (exit code 4).
     """
     from kohort.cli.group.offset_files import write_offsets
 

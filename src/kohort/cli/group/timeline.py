@@ -74,17 +74,16 @@ Examples:
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many rebalances.",
+    help="The maximum number of rebalances.",
 )
-@click.option("--moves", is_flag=True, help="Name every partition that changed hands.")
+@click.option("--moves", is_flag=True, help="List every partition that moved.")
 @output_option
 @client_options
 def timeline(group: str, last: int, moves: bool, output: str, client: Client) -> None:
-    """Each rebalance of a group: its causes, phases, and what moved; the newest last.
+    """Show each rebalance of a group: causes, phases and moves, the newest last.
 
-    On an embedded broker the coordinator has recorded them as they happened. On Apache Kafka, and
-    for what is older than the coordinator's memory, they are read from __consumer_offsets, and
-    inferred lines begin with "~".
+    The coordinator of an embedded broker records its rebalances. On Apache Kafka, and for older
+    rebalances, the command reads __consumer_offsets; inferred lines begin with "~".
     """
     rebalances = _read(group, last, client)
     if output == "json":

@@ -69,22 +69,22 @@ Examples:
     default="10s",
     show_default=True,
     metavar="TIME",
-    help="How long to watch; longer than its members take from commit to commit.",
+    help="The time between the two samples; longer than the members' time between commits.",
 )
 @click.option(
     "--rebalance-timeout",
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="The members' longest max.poll.interval.ms; a rebalance may take as long.",
+    help="The members' longest max.poll.interval.ms, the time that a rebalance may take.",
 )
 @output_option
 @client_options
 def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Client) -> int:
-    """Why a group does not move: what is in the way of each partition, and what to do.
+    """Show why a group makes no progress: what blocks each partition, and how to fix it.
 
-    Looks at the group twice. Exit code 3 when a partition is stuck; a group that has
-    read everything is reported at once.
+    Samples the group twice. Exit code 3 when a partition is stuck. A group without lag is
+    reported after the first sample.
     """
     from kohort.observe.verdicts import judge, stuck_spans, unsettled
     from kohort.sampling.open_transactions import open_in

@@ -96,13 +96,13 @@ MASTER = click.option(
 SHIP = click.option(
     "--ship",
     is_flag=True,
-    help="Send kohort and its packages along, to executors that have Python alone.",
+    help="Send kohort and its packages to executors that have only Python and Spark.",
 )
 CONF = click.option(
     "--conf",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A setting of the Spark session that is made; may be given again.",
+    help="A setting of the new Spark session; repeatable.",
 )
 DIFF_EXAMPLES = """\b
 Examples:
@@ -134,7 +134,7 @@ def pipeline() -> None:
     type=click.Choice(["continuous", "until_idle", "available_now"]),
     default="continuous",
     show_default=True,
-    help="When to stop by itself.",
+    help="When the run ends by itself.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
 @client_options
@@ -171,13 +171,15 @@ def run(
 
 @pipeline.command(epilog=REPLAY_EXAMPLES)
 @FILE
-@click.option("--replaces", metavar="PIPELINE", required=True, help="Whose tables are rebuilt.")
+@click.option(
+    "--replaces", metavar="PIPELINE", required=True, help="The pipeline whose tables are rebuilt."
+)
 @click.option(
     "--into",
     metavar="TABLE=SHADOW",
     multiple=True,
     required=True,
-    help="Where the rows of a table go until the swap; once for each table that FILE fills.",
+    help="The shadow table of a table until the swap; repeat for each table of FILE.",
 )
 @click.option(
     "--from",
@@ -347,14 +349,16 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
 @pipeline.command(epilog=VACUUM_EXAMPLES)
 @FILE
 @click.option(
-    "--older-than", metavar="TIME", help="Loaded this long ago; default: the pipeline's retention."
+    "--older-than",
+    metavar="TIME",
+    help="The minimum age; default: the pipeline's ledger_retention.",
 )
-@click.option("--execute", is_flag=True, help="Do it; without this only what would go is counted.")
+@click.option("--execute", is_flag=True, help="Delete the entries; default: a dry run.")
 @client_options
 def vacuum(file: Path, older_than: str | None, execute: bool, client: Client) -> None:
-    """Forget, in the ledger, records that were loaded after a retry long ago.
+    """Delete old ledger entries of records that were loaded after a retry.
 
-    A running pipeline does so every hour. What waits or has failed is kept.
+    A running pipeline does this every hour. Waiting and failed records keep their entries.
     """
     from kohort.retry.ledger_view import ended_count
 
@@ -380,10 +384,10 @@ def vacuum(file: Path, older_than: str | None, execute: bool, client: Client) ->
 @output_option
 @client_options
 def diff(file: Path, check: bool, output: str, client: Client) -> int:
-    """What the next run of FILE would do otherwise than the last one. Nothing is changed.
+    """Show what the next run of FILE would do differently. Changes nothing.
 
-    The file is compared with the store's fences and ledger, the topics and the checkpoint: handlers
-    and retries that came or went, topics that were recreated, grew or lost records.
+    Compares the file with the store's fences and ledger, the topics and the checkpoint: added and
+    removed handlers and retries, and topics that were recreated, grew or lost records.
     """
     from kohort.retry.cluster_port import ClusterPort
     from kohort.spark.evolution import changes

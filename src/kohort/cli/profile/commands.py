@@ -34,7 +34,7 @@ _TABLE: Final = re.compile(r"^\[", re.MULTILINE)
 
 @click.group(cls=CommandGroup)
 def profile() -> None:
-    """Clusters by name: list, create, choose and delete them."""
+    """List, create, choose and delete named clusters."""
 
 
 @profile.command(

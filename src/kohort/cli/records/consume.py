@@ -99,12 +99,12 @@ class Writer:
 @click.option(
     "--group-protocol",
     type=click.Choice(["classic", "consumer"]),
-    help="How the group assigns: a member does it, or the broker (KIP-848). [default: classic]",
+    help="Who assigns partitions: a member, or the broker (KIP-848). [default: classic]",
 )
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Begin at the first record; in a group where nothing is committed yet.",
+    help="Start at the first record; with --group, where the group has no committed offset.",
 )
 @click.option(
     "--offset",
@@ -121,10 +121,17 @@ class Writer:
     help="Only this partition; may be given again. Not with a group.",
 )
 @click.option(
-    "-n", "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
+    "-n",
+    "--max",
+    "most",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after this many records.",
 )
-@click.option("-e", "--until-end", is_flag=True, help="Stop at the end as it is at the start.")
-@click.option("--timeout", metavar="TIME", help="Stop when no record comes for this long, as 10s.")
+@click.option("-e", "--until-end", is_flag=True, help="Stop at the log end of the start time.")
+@click.option(
+    "--timeout", metavar="TIME", help="Stop when no record arrives for this long, such as 10s."
+)
 @click.option(
     "-f",
     "--format",
@@ -132,11 +139,11 @@ class Writer:
     type=click.Choice(["jsonl", "value", "key-value", "full"]),
     default="jsonl",
     show_default=True,
-    help="How a record is written.",
+    help="The output format of a record.",
 )
 @click.option("--key-separator", default="\t", metavar="TEXT", help="For key-value. [default: tab]")
-@click.option("--match-key", metavar="REGEX", help="Only records whose key has this in it.")
-@click.option("--match-value", metavar="REGEX", help="Only records whose value has this in it.")
+@click.option("--match-key", metavar="REGEX", help="Only records whose key matches.")
+@click.option("--match-value", metavar="REGEX", help="Only records whose value matches.")
 @click.option(
     "--match-header",
     "match_headers",
@@ -149,14 +156,14 @@ class Writer:
     metavar="URL",
     envvar="KOHORT_SCHEMA_REGISTRY",
     show_envvar=True,
-    help="Decode Avro, JSON Schema and Protobuf by this schema registry.",
+    help="Decode Avro, JSON Schema and Protobuf with this schema registry.",
 )
 @click.option(
     "--decode",
     "parts",
     type=click.Choice(["value", "key"]),
     multiple=True,
-    help="With --registry: what is decoded; may be given again. [default: value]",
+    help="With --registry: the parts to decode; repeatable. [default: value]",
 )
 @client_options
 def consume(
@@ -178,10 +185,10 @@ def consume(
     parts: tuple[Part, ...],
     client: Client,
 ) -> int:
-    """Read records, alone or in a group, until interrupted or a bound is reached.
+    """Read records, with or without a group, until a limit or Ctrl-C.
 
-    Alone it begins at the end and commits nothing. Exit code 4 when --timeout came before --max.
-    In a group, records that do not match are committed like the others.
+    Without --group it starts at the end and commits nothing. Exit code 4 if --timeout expires
+    before --max. With --group, records that do not match are committed, too.
     """
     from kohort.cli.common.formats import form_of, separator_of
     from kohort.cli.common.positions import parse_start

@@ -45,33 +45,33 @@ class BadLine(KohortError):
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("-k", "--key", help="The key of every record.")
 @click.option(
-    "--key-separator", metavar="TEXT", help="What parts key and value of a line; \\t is a tab."
+    "--key-separator", metavar="TEXT", help="The separator between key and value; \\t is a tab."
 )
-@click.option("--null", "null", metavar="TEXT", help="The text for a missing key or value.")
+@click.option("--null", "null", metavar="TEXT", help="The text for a null key or value.")
 @click.option(
-    "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Write to this one."
+    "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Write to this partition."
 )
 @click.option(
-    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be given again."
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable."
 )
 @click.option("--jsonl", is_flag=True, help="Each line is a record in JSON, as consume prints it.")
 @click.option(
     "--registry",
     metavar="URL",
-    help="Encode JSON values by the newest schema of TOPIC-value in this schema registry.",
+    help="Encode JSON values with the latest schema of TOPIC-value in this schema registry.",
 )
 @click.option(
     "--encode",
     "parts",
     type=click.Choice(["value", "key"]),
     multiple=True,
-    help="With --registry: what is encoded; may be given again. [default: value]",
+    help="With --registry: the parts to encode; repeatable. [default: value]",
 )
 @click.option(
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    help="Codec.",
+    help="The compression codec.",
 )
 @client_options
 def produce(
@@ -88,7 +88,7 @@ def produce(
     compression: str | None,
     client: Client,
 ) -> None:
-    """Write records from a file or standard input, one a line.
+    """Write records from a file or standard input, one per line.
 
     The number of stored records is printed on standard error when the input has ended.
     """

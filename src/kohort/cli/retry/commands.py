@@ -74,7 +74,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def retry() -> None:
-    """What waits in the retry topics."""
+    """Show the waiting records of the retry topics."""
 
 
 @retry.command(epilog=EXAMPLES)
@@ -84,9 +84,9 @@ def retry() -> None:
 def status(source: Source, output: str, client: Client) -> None:
     """Show each retry topic: how many records wait, how many are due, and when the next are.
 
-    COUNTED-BY tells whether the ledger counted, or the topics. These give about how many: orphans
-    of killed attempts and duplicates count, too, and so does the marker of each transaction of an
-    exactly-once program. `kohort retry list` reads the records, and counts what waits.
+    COUNTED-BY shows whether the numbers come from the ledger or from the topics. The topics give
+    an estimate: it includes orphans of killed attempts, duplicates, and the transaction markers of
+    an exactly-once program. `kohort retry list` reads the records and counts exactly.
     """
     now_ms = time.time_ns() // 1_000_000
     if isinstance(source, LedgerSource):
@@ -103,7 +103,7 @@ def status(source: Source, output: str, client: Client) -> None:
     type=click.IntRange(1, 100_000),
     default=20,
     show_default=True,
-    help="The most records; those that are due first.",
+    help="The maximum number of records, due ones first.",
 )
 @output_option
 @client_options

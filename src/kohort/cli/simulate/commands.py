@@ -49,7 +49,7 @@ Example:
 
 @click.group(cls=CommandGroup)
 def simulate() -> None:
-    """Run groups in a simulated world and check that all promises hold."""
+    """Simulate groups and brokers under faults, and check all invariants."""
     # What simulated clients and brokers would write to a log is part of their stories.
     logging.getLogger("kohort").addHandler(logging.NullHandler())
 
@@ -60,30 +60,32 @@ simulate.add_command(check)
 
 
 @simulate.command(epilog=RUN)
-@click.option("--seed", type=int, help="Run this one seed, and tell its story.")
+@click.option("--seed", type=int, help="Run only this seed, and print its events.")
 @click.option(
     "--seeds", type=click.IntRange(1), help=f"How many seeds.  [default: {DEFAULT_SEEDS}]"
 )
-@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
+@click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
     help="Run seeds for this long instead.",
 )
 @click.option(
-    "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="All members speak it."
+    "--protocol",
+    type=click.Choice(["classic", "consumer", "mixed"]),
+    help="The group protocol of all members.",
 )
 @click.option("--members", type=click.IntRange(1, 10), help="How many consumers each world has.")
-@click.option("--faults", help="What may go wrong, separated by commas; `none` for nothing.")
+@click.option("--faults", help="Kinds of faults, separated by commas; `none` for none.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
-@click.option("--shrink/--no-shrink", default=True, help="Look for the shortest story that fails.")
+@click.option("--shrink/--no-shrink", default=True, help="Search for the shortest run that fails.")
 @click.option("--keep-going", is_flag=True, help="Continue after a failure and count them.")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what failed as a scenario.",
+    help="Write the failed run as a scenario file.",
 )
-@click.option("--story", is_flag=True, help="Tell the story of a run that held, too.")
+@click.option("--story", is_flag=True, help="Print the events of successful runs, too.")
 def run(
     seed: int | None,
     seeds: int | None,
@@ -98,9 +100,9 @@ def run(
     save: Path | None,
     story: bool,
 ) -> int:
-    """Run random worlds, each decided by one integer.
+    """Run random simulations, each determined by one integer, the seed.
 
-    A failure is printed with the command that replays it, then made as short as it can be.
+    A failure is printed with the command that replays it, then reduced to a shorter run.
     """
     from kohort.simulator.runs.running import Options, run_seed
 
@@ -130,8 +132,8 @@ def run(
 
 @simulate.command(epilog=SCENARIO)
 @click.argument("name")
-@click.option("--first", type=int, default=1, show_default=True, help="The first of its seeds.")
-@click.option("--story", is_flag=True, help="Tell the story of runs that held, too.")
+@click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
+@click.option("--story", is_flag=True, help="Print the events of successful runs, too.")
 def scenario(name: str, first: int, story: bool) -> int:
     """Run a scenario: one of `kohort simulate examples`, or a .toml file."""
     from kohort.simulator.runs.running import run_scenario

@@ -46,7 +46,9 @@ SUMMARY = (
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides plan and network.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="The seed of the plan and the network."
+)
 @click.option(
     "--size",
     "sizes",
@@ -61,14 +63,14 @@ SUMMARY = (
     multiple=True,
     help="zookeeper, server, classic, cooperative or kip848; may be given again.  [default: all]",
 )
-@click.option("--events", is_flag=True, help="A row for each event, not only for all together.")
+@click.option("--events", is_flag=True, help="Print a row for each event, not only the totals.")
 @click.option(
     "--out",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/simulate"),
     show_default=True,
-    help="Where tables, plots and the page go.",
+    help="The directory for tables, plots and the page.",
 )
 @click.option("--no-plots", is_flag=True, help="Write the tables only.")
 @output_option

@@ -36,11 +36,11 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--seed", type=int, help="Run this one seed.")
+@click.option("--seed", type=int, help="Run only this seed.")
 @click.option(
     "--seeds", type=click.IntRange(1), help=f"How many seeds.  [default: {DEFAULT_SEEDS}]"
 )
-@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
+@click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
 @click.option(
     "--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for this long."
 )
@@ -48,16 +48,22 @@ Examples:
 @click.option("--programs", help="Programs and how many of each: load:2,transact:1.")
 @click.option("--faults", help="Kinds of faults, separated by commas; `none` for none.")
 @click.option("--fault-count", type=click.IntRange(0), help="How many faults happen.")
-@click.option("--work-ms", type=click.IntRange(1), help="Virtual time under faults.")
+@click.option(
+    "--work-ms", type=click.IntRange(1), help="The virtual time with faults, in milliseconds."
+)
 @click.option("--nodes", type=click.IntRange(1, 5), help="Nodes of the broker.")
 @click.option("--partitions", type=click.IntRange(1, 16), help="Partitions of each topic.")
 @click.option(
-    "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="Of the consumers."
+    "--protocol",
+    type=click.Choice(["classic", "consumer", "mixed"]),
+    help="The group protocol of the consumers.",
 )
-@click.option("--durability", type=click.Choice(["fsync", "os"]), help="Of the broker's log.")
+@click.option(
+    "--durability", type=click.Choice(["fsync", "os"]), help="The durability of the broker's log."
+)
 @click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
 @click.option("--keep-going", is_flag=True, help="Continue after a failure and count them.")
-@click.option("--story", is_flag=True, help="Print the story of a run that held, too.")
+@click.option("--story", is_flag=True, help="Print the events of successful runs, too.")
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -54,7 +54,7 @@ Examples:
   kohort topic list --internal -o json
 """,
 )
-@click.option("--internal", is_flag=True, help="Kafka's own topics, too.")
+@click.option("--internal", is_flag=True, help="Include Kafka's internal topics.")
 @output_option
 @client_options
 def list_topics(internal: bool, output: str, client: Client) -> None:
@@ -166,10 +166,12 @@ Examples:
 @click.argument(
     "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
 )
-@click.option("-p", "--partitions", type=click.IntRange(min=1), help="[default: the broker's]")
-@click.option("-r", "--replicas", type=click.IntRange(min=1), help="[default: the broker's]")
-@click.option("-c", "configs", multiple=True, metavar="KEY=VALUE", help="May be given again.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there is no error.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="[default: broker setting]")
+@click.option("-r", "--replicas", type=click.IntRange(min=1), help="[default: broker setting]")
+@click.option(
+    "-c", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting; repeatable."
+)
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists.")
 @client_options
 def create(
     topics: tuple[str, ...],
@@ -216,7 +218,7 @@ Examples:
 @click.argument(
     "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
 )
-@click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
+@click.option("--execute", is_flag=True, help="Delete the topics; default: a dry run.")
 @client_options
 def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
     """Delete topics with all their records. Only with --execute."""
@@ -243,9 +245,13 @@ Examples:
 )
 @click.argument("name", shell_complete=complete_topics, metavar="TOPIC")
 @click.option(
-    "-p", "--partitions", type=click.IntRange(min=1), required=True, help="The new total number."
+    "-p",
+    "--partitions",
+    type=click.IntRange(min=1),
+    required=True,
+    help="The new total number of partitions.",
 )
-@click.option("--execute", is_flag=True, help="Do it; without this only the plan is shown.")
+@click.option("--execute", is_flag=True, help="Add the partitions; default: a dry run.")
 @client_options
 def grow(name: str, partitions: int, execute: bool, client: Client) -> None:
     """Add partitions to a topic. Only with --execute: it cannot be undone.
@@ -286,7 +292,7 @@ Examples:
 """,
 )
 @click.argument("name", shell_complete=complete_topics, metavar="TOPIC")
-@click.option("--all", "everything", is_flag=True, help="Defaults, too.")
+@click.option("--all", "everything", is_flag=True, help="Include defaults.")
 @output_option
 @client_options
 def show_config(name: str, everything: bool, output: str, client: Client) -> None:
@@ -314,7 +320,7 @@ Examples:
 )
 @click.argument("name", shell_complete=complete_topics, metavar="TOPIC")
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--unset", multiple=True, metavar="KEY", help="Back to the default.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Restore the default.")
 @client_options
 def set_config(name: str, changes: tuple[str, ...], unset: tuple[str, ...], client: Client) -> None:
     """Change some values of a topic's configuration; the others stay."""

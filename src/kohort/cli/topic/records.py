@@ -39,13 +39,13 @@ Examples:
     "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC[:P,...]..."
 )
 @click.option("--before", required=True, metavar="WHERE", help=f"{FORMS}.")
-@click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
+@click.option("--execute", is_flag=True, help="Delete the records; default: a dry run.")
 @output_option
 @client_options
 def delete_records(
     topics: tuple[str, ...], before: str, execute: bool, output: str, client: Client
 ) -> None:
-    """Delete the records before a place. Only with --execute: it cannot be undone.
+    """Delete the records before an offset or time. Irreversible; a dry run without --execute.
 
     DELETED counts offsets; a compacted topic holds fewer records.
     """

@@ -58,7 +58,7 @@ OPEN_COLUMNS = (
 
 @click.group(cls=CommandGroup)
 def transaction() -> None:
-    """Which transactions are open, which hang, and how one is ended by hand."""
+    """List open and hanging transactions, and abort them."""
 
 
 @transaction.command(
@@ -69,8 +69,12 @@ Examples:
   kohort transaction list --state Ongoing --longer-than 5m
 """,
 )
-@click.option("--state", "states", multiple=True, help="As Ongoing; may be given again.")
-@click.option("--longer-than", metavar="TIME", help="Only what is open for longer, as 5m.")
+@click.option(
+    "--state", "states", multiple=True, help="Only in this state, such as Ongoing; repeatable."
+)
+@click.option(
+    "--longer-than", metavar="TIME", help="Only transactions open for longer, such as 5m."
+)
 @output_option
 @client_options
 def list_transactions(
@@ -138,9 +142,9 @@ Examples:
 """
 )
 @click.argument("name", required=False, metavar="[TRANSACTIONAL-ID]")
-@click.option("--partition", metavar="TOPIC:P", help="Of one that hangs: where.")
-@click.option("--producer-id", type=int, help="Of one that hangs: whose.")
-@click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--partition", metavar="TOPIC:P", help="The partition of a hanging transaction.")
+@click.option("--producer-id", type=int, help="The producer id of a hanging transaction.")
+@click.option("--execute", is_flag=True, help="Abort the transaction; default: a dry run.")
 @client_options
 def abort(
     name: str | None,
@@ -149,11 +153,11 @@ def abort(
     execute: bool,
     client: Client,
 ) -> None:
-    """End an open transaction: its records are never read, those behind it are.
+    """Abort an open transaction: `read_committed` consumers skip its records and read on.
 
-    By its id the producer that has it open is fenced, and ends. One that hangs has no id any more:
-    it is ended by its partition and producer, as `open` shows them. One whose commit has begun is
-    not aborted.
+    With a transactional id, the abort fences the producer. A hanging transaction has no
+    coordinator: name its partition and producer id, as `open` shows them. A transaction whose
+    commit has begun is not aborted.
     """
     hanging = partition is not None and producer_id is not None
     if hanging == bool(name) or (partition is None) != (producer_id is None):

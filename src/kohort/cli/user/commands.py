@@ -31,7 +31,7 @@ COLUMNS = ("user", "mechanism", "iterations")
 
 @click.group(cls=CommandGroup)
 def user() -> None:
-    """List, make and remove users with passwords (SCRAM)."""
+    """List, create and delete users with passwords (SCRAM)."""
 
 
 @user.command(
@@ -68,21 +68,21 @@ Examples:
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Its first line is the password.  [default: asked for at the terminal]",
+    help="A file whose first line is the password.  [default: prompt]",
 )
 @click.option(
     "--mechanism",
     "mechanisms",
     multiple=True,
     type=click.Choice(MECHANISMS),
-    help="May be given again.  [default: both]",
+    help="The SCRAM mechanism; repeatable.  [default: both]",
 )
 @click.option(
     "--iterations",
     type=click.IntRange(4_096, 16_384),
     default=4_096,
     show_default=True,
-    help="How much work it is to try a password.",
+    help="SCRAM iterations; more make password guessing slower.",
 )
 @client_options
 def set_user(
@@ -120,7 +120,7 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("--execute", is_flag=True, help="Do it; without this it is a dry run.")
+@click.option("--execute", is_flag=True, help="Delete the user; default: a dry run.")
 @client_options
 def delete_user(name: str, execute: bool, client: Client) -> None:
     """Remove a user. Connections that are open stay open."""

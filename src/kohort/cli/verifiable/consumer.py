@@ -41,34 +41,38 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command("verifiable-consumer", epilog=EXAMPLES)
 @click.option("--bootstrap-server", required=True, metavar="HOST:PORT,...", help="The brokers.")
 @click.option("--topic", required=True, help="The topic to read.")
-@click.option("--group-id", required=True, help="The group to be a member of.")
+@click.option("--group-id", required=True, help="The consumer group to join.")
 @click.option(
     "--group-protocol",
     type=click.Choice(["classic", "consumer"], case_sensitive=False),
     default="classic",
     show_default=True,
-    help="Who assigns: a member, or the broker (KIP-848).",
+    help="Who assigns partitions: a member, or the broker (KIP-848).",
 )
-@click.option("--group-remote-assignor", help="The broker's assignor to ask for.")
-@click.option("--group-instance-id", help="A name that makes this a static member.")
+@click.option("--group-remote-assignor", help="The broker-side assignor to request.")
+@click.option("--group-instance-id", help="The group.instance.id of a static member.")
 @click.option(
-    "--max-messages", type=int, default=-1, show_default=True, help="Stop after so many; -1: never."
+    "--max-messages",
+    type=int,
+    default=-1,
+    show_default=True,
+    help="Stop after this many; -1: never.",
 )
 @click.option("--session-timeout", type=int, metavar="MS", help="Session timeout (classic only).")
-@click.option("--verbose", is_flag=True, help="Tell every record, too.")
+@click.option("--verbose", is_flag=True, help="Report every record, too.")
 @click.option("--enable-autocommit", is_flag=True, help="Commit by time, not after each poll.")
 @click.option(
     "--reset-policy",
     type=click.Choice(["earliest", "latest", "none"]),
     default="earliest",
     show_default=True,
-    help="Where to begin without a committed offset.",
+    help="Where to start without a committed offset.",
 )
 @click.option(
     "--assignment-strategy",
     default="org.apache.kafka.clients.consumer.RangeAssignor",
     show_default=True,
-    help="Java's class name, or ours, as cooperative-sticky (classic only).",
+    help="Java's class name, or Kohort's name such as cooperative-sticky (classic only).",
 )
 @click.option("--command-config", type=_FILE, help="A .properties or .toml file with settings.")
 @click.option("--consumer.config", "old_config", type=_FILE, help="The old name of that option.")
@@ -88,7 +92,7 @@ def verifiable_consumer(
     command_config: Path | None,
     old_config: Path | None,
 ) -> int:
-    """Read in a group and print what happens as JSON events, as Kafka's own tool.
+    """Consume in a group and print JSON events, like Kafka's VerifiableConsumer.
 
     The events are those of Kafka's VerifiableConsumer: assignments, records, commits.
     """

@@ -33,17 +33,25 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--bootstrap-server", required=True, metavar="HOST:PORT,...", help="The brokers.")
 @click.option("--topic", required=True, help="The topic to write to.")
 @click.option(
-    "--max-messages", type=int, default=-1, show_default=True, help="Stop after so many; -1: never."
+    "--max-messages",
+    type=int,
+    default=-1,
+    show_default=True,
+    help="Stop after this many; -1: never.",
 )
 @click.option(
     "--throughput",
     type=int,
     default=-1,
     show_default=True,
-    help="Records a second, about; -1: no limit.",
+    help="The approximate rate, in records per second; -1: no limit.",
 )
 @click.option(
-    "--acks", type=int, default=-1, show_default=True, help="Who must have it: 0, 1, or -1 for all."
+    "--acks",
+    type=int,
+    default=-1,
+    show_default=True,
+    help="Required acknowledgements: 0, 1, or -1 for all.",
 )
 @click.option(
     "--message-create-time",
@@ -51,10 +59,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     default=-1,
     show_default=True,
     metavar="MS",
-    help="Timestamps count on from this time; -1: the present time.",
+    help="The first timestamp; -1: the current time.",
 )
 @click.option("--value-prefix", type=int, help="Values are PREFIX.NUMBER.")
-@click.option("--repeating-keys", type=int, help="Keys go round from 0 to below this.")
+@click.option("--repeating-keys", type=int, help="Keys repeat from 0 up to this number, exclusive.")
 @click.option("--command-config", type=_FILE, help="A .properties or .toml file with settings.")
 @click.option("--producer.config", "old_config", type=_FILE, help="The old name of that option.")
 def verifiable_producer(
@@ -69,7 +77,7 @@ def verifiable_producer(
     command_config: Path | None,
     old_config: Path | None,
 ) -> int:
-    """Write numbers and print which were stored as JSON events, as Kafka's own tool.
+    """Produce numbers and print JSON events, like Kafka's VerifiableProducer.
 
     The events are those of Kafka's VerifiableProducer.
     """

@@ -154,7 +154,7 @@ class AdminCalls(Observed):
         if self._thread.loop.on_loop_thread:
             raise UsageError(
                 "an admin call waits, and this one is made on the network thread (from a done "
-                "callback); hand the work to a thread of your own"
+                "callback); move the work to your own thread"
             )
 
     def _now_ms(self) -> int:

@@ -357,7 +357,7 @@ class Peer:
         asked, login = self._login_request, self._login
         try:
             if asked is None or login is None or response_correlation_id(frame) != expected:
-                raise ProtocolError(f"{self.name} answered what it was not asked")
+                raise ProtocolError(f"{self.name} sent an answer without a request")
             answer = decode_response(response_class(asked.API_KEY), version, frame)[1]
             following = login.answered(answer)
         except KohortError as error:

@@ -120,7 +120,7 @@ class Credentials:
             outcome = AuthenticationError(
                 f"the token provider raised {type(error).__name__}",
                 mechanism=OAUTHBEARER,
-                advice="see the cause, and mend the provider",
+                advice="see the cause, and fix the provider",
             )
             outcome.__cause__ = error
         loop.call_soon_threadsafe(self._got, loop, outcome)
@@ -194,6 +194,6 @@ def _token_of(value: Any) -> Token:
         raise AuthenticationError(
             f"the token provider returned {wrong}",
             mechanism=OAUTHBEARER,
-            advice="mend the provider",
+            advice="fix the provider",
         )
     return token

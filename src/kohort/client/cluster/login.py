@@ -85,7 +85,7 @@ class Login:
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise AuthenticationError(
-                "the broker asks on and on", mechanism=self._exchange.mechanism
+                "the broker sends challenges without end", mechanism=self._exchange.mechanism
             )
         reply = self._exchange.answer(answer.auth_bytes)
         if reply is not None:

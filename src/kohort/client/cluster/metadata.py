@@ -34,7 +34,7 @@ CALM_MS: Final = 5_000
 MAX_DOUBTS: Final = 5
 """So many answers in a row with an older leader epoch: the newer one was damaged on its way."""
 TOPIC_IDLE_MS: Final = 300_000
-"""A topic that nobody uses for so long is no longer asked for (`metadata.max.idle.ms`, KIP-526)."""
+"""A client no longer asks for a topic that it has not used for this time (KIP-526)."""
 MAX_ASKED_TOPICS: Final = 1_000
 """How many topics are watched because of requests for their offsets."""
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})

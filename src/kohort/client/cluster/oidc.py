@@ -62,11 +62,13 @@ def fetch_token(
     except HTTPError as error:
         error.close()
         if error.code >= 500 or error.code in (408, 429):
-            raise ConnectionFailedError(f"{url} answers {error.code}; it may be down") from None
+            raise ConnectionFailedError(
+                f"{url} answers {error.code}; the token endpoint may be down"
+            ) from None
         raise _refused(client_id, f"{url} answers {error.code}") from None
     except (URLError, OSError, HTTPException) as error:
         cause = getattr(error, "reason", error)
-        raise ConnectionFailedError(f"{url} cannot be asked for a token: {cause}") from None
+        raise ConnectionFailedError(f"{url} does not return a token: {cause}") from None
     return _token_of(body, client_id, url, now_ms)
 
 

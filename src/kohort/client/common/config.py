@@ -3,7 +3,7 @@
 Rules:
 - Names are Kafka's, dotted or with underscores. Durations are milliseconds (`_ms`), sizes bytes.
 - A value that can never work is refused when the client is made, before anything is started.
-- `ssl` and `sasl` keys: see `security`.
+- `ssl` and `sasl` keys: see `security_config`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class ClientConfig(SecurityConfig, Config):
     request_timeout_ms: int = 30_000
     """A request without an answer for this long fails; its connection is closed."""
     default_api_timeout_ms: int = 60_000
-    """The most that a blocking call waits when it is given no timeout of its own."""
+    """The time limit of a blocking call without a timeout argument."""
     metadata_max_age_ms: int = 300_000
     """Maximum age of metadata before it is refreshed, even without a sign of change."""
     retry_backoff_ms: int = 100
-    """The first wait before a request is tried again; doubles up to `retry_backoff_max_ms`."""
+    """The first wait before a request is retried; it doubles up to `retry_backoff_max_ms`."""
     retry_backoff_max_ms: int = 1_000
     """The longest of those waits."""
     reconnect_backoff_ms: int = 50
-    """The first wait before a broker is connected again; doubles up to the next setting."""
+    """The first wait before a reconnect to a broker; it doubles up to the next setting."""
     reconnect_backoff_max_ms: int = 1_000
     """The longest of those waits."""
     socket_connection_setup_timeout_ms: int = 10_000
@@ -74,7 +74,7 @@ class ClientConfig(SecurityConfig, Config):
     connections_max_idle_ms: int = 540_000
     """A connection without a request for this long is closed."""
     receive_message_max_bytes: int = 128 << 20
-    """The largest answer that is accepted; a longer one closes its connection."""
+    """The largest accepted answer; a larger one closes its connection."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -187,18 +187,18 @@ class ConsumerConfig(ClientConfig):
     max_poll_interval_ms: int = 300_000
     """A consumer that does not poll for this long leaves its group (spec 1.3)."""
     max_poll_records: int = 500
-    """The most records that one `poll` returns."""
+    """The maximum number of records that one `poll` returns."""
     enable_auto_commit: bool = True
-    """Commit what has been handed out and returned from; needs a `group_id`."""
+    """Commit the offsets of records that previous calls returned; needs a `group_id`."""
     auto_commit_interval_ms: int = 5_000
-    """How often that is done."""
+    """The interval of automatic commits."""
     auto_offset_reset: str = "latest"
     """Where a partition without a committed offset begins: `earliest`, `latest`, `none` (an error),
     or `by_duration:PT1H` (KIP-1106)."""
     fetch_min_bytes: int = 1
     """A broker waits for so much data, but not longer than `fetch_max_wait_ms`."""
     fetch_max_wait_ms: int = 500
-    """The longest that a broker waits for `fetch_min_bytes`."""
+    """How long a broker waits for `fetch_min_bytes`."""
     fetch_max_bytes: int = 50 << 20
     """The most data of one answer."""
     max_partition_fetch_bytes: int | None = None
@@ -206,12 +206,12 @@ class ConsumerConfig(ClientConfig):
     is 1 MiB); of fewer than four partitions up to 16 MiB in one answer where it stays in the
     broker's files until it is decoded (`local_reads`)."""
     fetch_buffer_bytes: int = 64 << 20
-    """Data fetched and not yet handed out, paused partitions' too; beyond it fetching stops."""
+    """Fetched data that `poll` has not returned yet; at this limit fetching stops."""
     watchdog_ms: int = 0
     """`poll` raises ConsumerStalledError when a partition with records to read has not moved for so
     long although it is polled; 0 (Kafka's behaviour) waits for ever."""
     check_crcs: bool = True
-    """Check the sum of every batch; one that is wrong stops its partition."""
+    """Verify the CRC of every batch; a wrong CRC stops its partition."""
     local_reads: bool = True
     """Kohort's own. Read the files of an embedded broker on this machine directly, where it offers
     that and they may be opened."""
@@ -304,9 +304,9 @@ class ProducerConfig(ClientConfig):
     `max_request_size`) while batches wait to be sent, and twice that of a topic which a codec
     packs into less than 45 %."""
     buffer_memory: int = 32 << 20
-    """Bytes of records that wait or are under way; beyond it `send` blocks."""
+    """Bytes of waiting and in-flight records; beyond this limit `send` blocks."""
     max_block_ms: int = 60_000
-    """The most that `send` waits for memory or for a topic's metadata."""
+    """How long `send` waits for memory or for a topic's metadata."""
     max_request_size: int = 1 << 20
     """The largest record, and the largest request."""
     delivery_timeout_ms: int = 120_000
@@ -324,7 +324,7 @@ class ProducerConfig(ClientConfig):
     compression_zstd_level: int | None = None
     """1 to 22; None for the fastest (1). 3, Kafka's default, packs text up to a sixth smaller."""
     transactional_id: str | None = None
-    """Records and offsets go in transactions; a new producer of this name fences the old one."""
+    """Enables transactions; a new producer with the same id fences the old one."""
     transaction_timeout_ms: int = 60_000
     """The coordinator aborts a transaction that is open for longer."""
     partitioner: str | Partitioner = "default"

@@ -77,17 +77,17 @@ class SecurityConfig:
     security_protocol: str = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; both sides must name the same."""
     ssl_ca_location: str | None = None
-    """A PEM file with the certificates that are believed; None: the system's."""
+    """A PEM file with the trusted CA certificates; None: the system's."""
     ssl_certificate_location: str | None = None
-    """A PEM file with this client's certificate, for brokers that ask for one."""
+    """A PEM file with this client's certificate, for brokers that require one."""
     ssl_key_location: str | None = None
-    """A PEM file with its key; None: the certificate's file holds it."""
+    """A PEM file with its private key; None: the key is in the certificate's file."""
     ssl_key_password: str | None = None
-    """What that key is encrypted with."""
+    """The password of the private key."""
     ssl_endpoint_identification_algorithm: str = "https"
     """`https`: the broker's name must be in its certificate; `none` trusts any name."""
     ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    """The versions of TLS that are spoken."""
+    """The accepted versions of TLS."""
     ssl_cipher_suites: tuple[str, ...] = ()
     """OpenSSL's names, for TLS 1.2; empty: OpenSSL's choice."""
     sasl_mechanism: str | None = None
@@ -95,21 +95,21 @@ class SecurityConfig:
     sasl_username: str | None = None
     """For PLAIN and SCRAM."""
     sasl_password: str | None = None
-    """For PLAIN and SCRAM; `sasl_password_file` names a file that holds it."""
+    """For PLAIN and SCRAM; `sasl_password_file` names a file that contains it."""
     sasl_oauthbearer_token_provider: Callable[[], Any] | None = None
-    """Called, on a thread of its own, for a token: `sasl.oauthbearer.Token`, or its text."""
+    """A function that returns a `sasl.oauthbearer.Token` or its text; runs on a separate thread."""
     sasl_oauthbearer_token_endpoint_url: str | None = None
-    """Where tokens are got by client id and secret (OIDC, KIP-768); https, or this machine."""
+    """The token endpoint for client id and secret (OIDC, KIP-768); https, or this machine."""
     sasl_oauthbearer_client_id: str | None = None
-    """The id that is shown to the token endpoint."""
+    """The client id for the token endpoint."""
     sasl_oauthbearer_client_secret: str | None = None
-    """Its secret."""
+    """The client secret for the token endpoint."""
     sasl_oauthbearer_scope: str | None = None
-    """What is asked for there, if anything."""
+    """The scope to request from the token endpoint."""
     sasl_oauthbearer_extensions: tuple[str, ...] = ()
-    """What is sent to the broker with tokens from there: `NAME=VALUE` (KIP-342)."""
+    """SASL extensions to send to the broker with these tokens: `NAME=VALUE` (KIP-342)."""
     sasl_login_connect_timeout_ms: int = 10_000
-    """A token endpoint that has not answered by then has failed."""
+    """The time limit of a request to the token endpoint."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "security_protocol", self.security_protocol.upper())
@@ -199,7 +199,7 @@ def in_our_words(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
             _require_pem(name, str(value))
         elif secured and name not in _UNUSED:
             raise ConfigError(
-                f"unknown security setting {key!r}; those there are: "
+                f"unknown security setting {key!r}; known ones: "
                 f"{', '.join(sorted(n for n in known if n.startswith(('ssl_', 'sasl_'))))}"
             )
     return translated

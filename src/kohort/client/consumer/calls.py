@@ -25,6 +25,7 @@ from kohort.client.consumer.health_snapshot import check_watchdog
 from kohort.client.consumer.plan.commit_queue import CommitJob
 from kohort.client.consumer.plan.committed_offsets import CommittedQuery
 from kohort.client.consumer.plan.offset_lookups import OffsetQuery
+from kohort.client.consumer.plan.positions import Phase
 from kohort.client.consumer.plan.subscription import Subscription
 from kohort.client.consumer.rebalance_steps import AssignStep, RevokeStep, Stage
 from kohort.client.consumer.setup import warn
@@ -215,7 +216,7 @@ class ConsumerCalls:
         """
         core = self.core
         error = core.fatal
-        if error is None and core.positions.has_errors:
+        if error is None and (core.positions.denials or core.positions.counts[Phase.FAILED]):
             with core.lock:
                 failed = [p.error for p in core.positions if p.error is not None and not p.paused]
             if failed:

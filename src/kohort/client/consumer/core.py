@@ -237,7 +237,7 @@ class ConsumerCore:
             committed = self.committed.next(now_ms, coordinator_known=known)
             wants_coordinator = not known and self._wants_coordinator()
             wants_metadata = self._wants_metadata()
-            failed = self.positions.has_errors
+            failed = bool(self.positions.denials or self.positions.counts[Phase.FAILED])
             report = self.positions.refusals.look(now_ms)
         self.commits.run(commits)
         for order in orders:

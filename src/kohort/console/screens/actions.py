@@ -28,7 +28,7 @@ def job_page(desk: Desk, request: PageRequest) -> Screen:
     """One job."""
     job = desk.jobs.get(request.needed("id"))
     if job is None:
-        raise NotThereError("this console knows of no such job; it may have been started again")
+        raise NotThereError("this console has no such job; the console may have restarted")
     seconds = max(0.001, (now_ms() - job.begun_ms) / 1000)
     running = not job.outcome
     view = JobView(

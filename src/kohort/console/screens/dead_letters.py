@@ -63,7 +63,9 @@ def _owner(desk: Desk, name: str) -> RetryOwner:
     for owner in owners_of(desk):
         if owner.dead_letter == name:
             return owner
-    raise NotThereError(f"there is no dead-letter topic {name!r}; /dlq lists those there are")
+    raise NotThereError(
+        f"there is no dead-letter topic {name!r}; /dlq lists all dead-letter topics"
+    )
 
 
 def topics(desk: Desk, _: PageRequest) -> Screen:

@@ -147,7 +147,7 @@ class Desk:
         an action could not be noted."""
         if not self.allow_actions:
             raise UsageError(
-                "this console only shows; start it with --allow-actions to change anything"
+                "this console is read-only; start it with --allow-actions to change anything"
             )
         self.audit.check()
 

@@ -133,7 +133,7 @@ def change_node(desk: Desk, request: PageRequest) -> Redirect:
         ]
         if not others:
             raise UsageError(
-                f"node {node} is the last one that runs: the console would see nothing any more"
+                f"node {node} is the last one that runs: the console could not reach the broker"
             )
     with desk.audit.doing(request.form["who"], f"node {action}", f"node {node}"):
         port.ask("POST", f"/nodes/{node}/{action}")

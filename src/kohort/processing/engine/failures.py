@@ -2,10 +2,11 @@
 
 Rules (spec 5.7):
 - The first failure of a kind (fingerprint) is logged with its traceback, unless the handler raised
-  it on purpose; later ones are counted, and logged after 10, 20, 40 s and so on, finally every five
-  minutes.
+  it on purpose; later failures are counted, and the count is logged after 10, 20, 40 s and so on,
+  at most every five minutes.
 - A failure that dead-letters its record is logged again, as an error.
-- Kinds are bounded: the one that failed longest ago is removed, and logged again if it returns.
+- The number of kinds is bounded: the kind that failed longest ago is removed, and logged again if
+  it returns.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Blocking:
             if not 0 < delay <= MAX_DELAY_MS:
                 raise ConfigError(
                     f"a delay of {delay} ms in place: more than 0 and at most a day; longer ones "
-                    "belong into a retry topic (`retries`), where they hold up nobody"
+                    "belong into a retry topic (`retries`), which blocks no other records"
                 )
 
     @classmethod

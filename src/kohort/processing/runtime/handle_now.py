@@ -53,7 +53,7 @@ def take_early(
     except Empty:
         raise KafkaTimeoutError(
             f"the app has not answered within {ANSWER_S:g} s whether it takes {topic}-{partition} "
-            f"offset {offset}; look again what waits"
+            f"offset {offset}; list the waiting records again"
         ) from None
     if refused:
         raise UsageError(f"{topic}-{partition} offset {offset} cannot be taken: {refused}")

@@ -246,7 +246,9 @@ class Graph:
         if not name.isidentifier():
             raise ConfigError(f"{name!r} cannot be the name of a parameter; give another by name=")
         if name in self.sources or name in self.references or name in self.steps:
-            raise ConfigError(f"{name} is there twice; sources, references and steps share names")
+            raise ConfigError(
+                f"the name {name} is used twice; sources, references and steps share names"
+            )
 
     # Resolving
 

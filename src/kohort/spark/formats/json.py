@@ -315,7 +315,7 @@ def _as_arrow_reads(array: pa.Array, *, zoned: bool) -> pa.Array:
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field occurs twice")
     return found
 
 

@@ -110,7 +110,7 @@ def parse_formats(found: Mapping[str, str], topics: Sequence[str] = ()) -> Forma
     mode = found.get("mode", PERMISSIVE).upper()
     if mode == "DROPMALFORMED":
         raise ConfigError(
-            "mode=DROPMALFORMED would lose records in silence; read with mode=PERMISSIVE and "
+            "mode=DROPMALFORMED would lose records silently; read with mode=PERMISSIVE and "
             "leave them out by .where('_error IS NULL')"
         )
     if mode not in (PERMISSIVE, FAILFAST):

@@ -1,4 +1,4 @@
-"""What a Spark worker process keeps between tasks, and records that kill it (`breadcrumbs`).
+"""The state that a Spark worker keeps between tasks, and records that kill it (`breadcrumbs`).
 
 Tasks import it; it imports `kohort.retry` and nothing of `kohort.spark`.
 

@@ -1,4 +1,4 @@
-"""What a consumer decides: positions, fetches, offset lookups, commits, subscriptions.
+"""The decisions of a consumer: positions, fetches, offset lookups, commits, subscriptions.
 
 Pure: no sockets, threads or clocks. Imports `client.common`.
 """

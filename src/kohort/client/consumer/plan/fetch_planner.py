@@ -433,7 +433,7 @@ class FetchPlanner:
         position.log_start = max(position.log_start, result.log_start)
         position.retry_at_ms, position.last_fetch_ms = 0, now_ms
         self.positions.refusals.served(part.tp)
-        self.positions.allow(position)
+        self.positions.denials.served(position)
         if result.preferred_replica >= 0:
             position.replica = result.preferred_replica
             position.replica_until_ms = now_ms + self.limits.replica_ms
@@ -473,7 +473,7 @@ class FetchPlanner:
             position.damaged_at, position.replica = part.offset, None
             return False
         if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            self.positions.deny(position, _fatal(part, error), now_ms)
+            self.positions.denials.note(position, _fatal(part, error), now_ms)
             return False
         if error in FATAL_CODES:
             self.positions.fail(part.tp, part.stamp, _fatal(part, error), now_ms)

@@ -34,7 +34,7 @@ LeaderOf = Callable[[TopicPartition], int | None]
 
 # The coordinator has moved or is loading: find it again.
 COORDINATOR_CODES = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# A right is missing: the caller gets the error, and the partition goes on once it is there.
+# A right is missing: the caller gets the error, and the lookup is retried until it is granted.
 DENIED_CODES = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED}
 )
@@ -224,7 +224,7 @@ class OffsetFetcher:
     ) -> None:
         tp, stamp, positions = position.tp, part.stamp, self.positions
         positions.refusals.served(tp)
-        positions.allow(position)
+        positions.denials.served(position)
         if isinstance(question, LookUp):
             if answer.offset >= 0:
                 epoch = answer.leader_epoch
@@ -258,7 +258,7 @@ class OffsetFetcher:
             what = "the committed offset of " if isinstance(question, LookUp) else ""
             text = f"asking for {what}{position.tp.topic}-{position.tp.partition}"
             if error in DENIED_CODES:
-                self.positions.deny(position, BrokerError(error, text), now_ms)
+                self.positions.denials.note(position, BrokerError(error, text), now_ms)
             else:
                 self.positions.fail(position.tp, position.stamp, BrokerError(error, text), now_ms)
             return settled
@@ -282,7 +282,7 @@ class OffsetFetcher:
             self.positions.validated(position.tp, position.stamp, now_ms)  # an old broker
             return settled
         if isinstance(error, BrokerError) and error.code in DENIED_CODES:
-            self.positions.deny(position, error, now_ms)
+            self.positions.denials.note(position, error, now_ms)
             return settled
         if not error.retriable:
             self.positions.fail(position.tp, position.stamp, error, now_ms)

@@ -170,6 +170,34 @@ class Position:
         return None if end < 0 or not self.known else max(0, end - self.offset)
 
 
+class Denials:
+    """The partitions that brokers refuse because a right is missing.
+
+    The caller gets the error; the partition is asked for again until the right is granted.
+    """
+
+    def __init__(self) -> None:
+        self._partitions: set[TopicPartition] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._partitions)
+
+    def note(self, position: Position, error: KohortError, now_ms: int) -> None:
+        """A request for the partition was refused."""
+        position.error, position.retry_at_ms = error, now_ms + DENIED_RETRY_MS
+        self._partitions.add(position.tp)
+
+    def served(self, position: Position) -> None:
+        """A request for the partition was answered."""
+        if position.tp in self._partitions:
+            self._partitions.discard(position.tp)
+            position.error = None
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is read from elsewhere, has stopped, or is no longer assigned."""
+        self._partitions.discard(tp)
+
+
 def _latest_resets() -> deque[OffsetReset]:
     return deque(maxlen=MAX_RESET_EVENTS)
 
@@ -189,8 +217,7 @@ class Positions:
     )
     resets: deque[OffsetReset] = field(default_factory=_latest_resets)
     buffered_bytes: int = 0
-    denied: set[TopicPartition] = field(default_factory=set[TopicPartition])
-    """Partitions that the broker refuses for want of a right; they are asked for again."""
+    denials: Denials = field(default_factory=Denials)
     counts: Counter[Phase] = field(default_factory=_none_yet)
     """How many partitions are in each phase, so that no call looks at all of them."""
     refusals: Refusals = field(default_factory=Refusals)
@@ -237,7 +264,7 @@ class Positions:
             self.counts[position.phase] -= 1
             self._drop_buffer(position)
             self.refusals.forget(position.tp)
-            self.denied.discard(position.tp)
+            self.denials.forget(position.tp)
             position.stamp = Stamp(-1, -1)
         return removed
 
@@ -345,22 +372,6 @@ class Positions:
             self._enter(position, Event.FAIL, now_ms)
             self.refusals.forget(tp)
             position.error = error
-
-    def deny(self, position: Position, error: KohortError, now_ms: int) -> None:
-        """A right is missing. The caller gets the error; the partition goes on once it is there."""
-        position.error, position.retry_at_ms = error, now_ms + DENIED_RETRY_MS
-        self.denied.add(position.tp)
-
-    def allow(self, position: Position) -> None:
-        """The broker serves the partition."""
-        if position.tp in self.denied:
-            self.denied.discard(position.tp)
-            position.error = None
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether a partition has an error that the caller must know."""
-        return bool(self.denied) or self.counts[Phase.FAILED] > 0
 
     def leader_moved(
         self, tp: TopicPartition, epoch: int, *, can_validate: bool, now_ms: int
@@ -501,7 +512,7 @@ class Positions:
             self.counts[phase] += 1
             position.entered_ms = now_ms
         position.phase, position.retry_at_ms, position.error = phase, 0, None
-        self.denied.discard(position.tp)
+        self.denials.forget(position.tp)
         position.lookup_token = None
 
     def _place(self, position: Position, offset: int, epoch: int) -> None:

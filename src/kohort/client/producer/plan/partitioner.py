@@ -63,7 +63,7 @@ def _whole(topic: str, partition: Any) -> int:
     except TypeError:
         raise UsageError(
             f"the partition of a record of topic {topic!r} is {partition!r}, which is no whole "
-            "number; mend the partitioner or the argument"
+            "number; fix the partitioner or the argument"
         ) from None
 
 
