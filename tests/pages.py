@@ -133,7 +133,9 @@ class Shell:
             start_new_session=True,
         ) as process:
             try:
-                told = self.until_committed(process, retry_topics=ends[2] == "done") if ends else ""
+                printed = (
+                    self.until_committed(process, retry_topics=ends[2] == "done") if ends else ""
+                )
                 out, _ = process.communicate(timeout=TIMEOUT_S)
                 if ends:
                     out = failures_last(out)
@@ -141,7 +143,7 @@ class Shell:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
         code = f"# exit code {process.returncode}\n" if process.returncode else ""
-        out = (told + out).replace(str(self.directory), "/home/me")
+        out = (printed + out).replace(str(self.directory), "/home/me")
         return out.rstrip("\n") + "\n" * bool(out) + code
 
     def run_here(self, words: list[str]) -> str:

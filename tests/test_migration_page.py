@@ -65,8 +65,8 @@ def test_the_table_of_settings_is_what_errors_say() -> None:
     table = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.split("## Settings")[1], re.MULTILINE))
     assert table == FOREIGN_KEYS
     for config in (ConsumerConfig, ProducerConfig, AdminConfig):
-        for key, said in FOREIGN_KEYS.items():
+        for key, message in FOREIGN_KEYS.items():
             assert key not in config.field_names()
             with pytest.raises(ConfigError) as caught:
                 config.from_mapping({key.replace("_", "."): "x"})
-            assert said in str(caught.value)
+            assert message in str(caught.value)

@@ -142,9 +142,9 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
             producer.send("payments", b'{"amount": 5}')
         with Program(1, cluster) as program:
             assert program.lines.get(timeout=TIMEOUT_S) == "billed 5\n"
-            told = program.warnings.get(timeout=TIMEOUT_S)
+            warning = program.warnings.get(timeout=TIMEOUT_S)
             assert program.interrupt() == []
-        assert "Permanent: negative_amount; it goes to the dead-letter topic" in told
+        assert "Permanent: negative_amount; it goes to the dead-letter topic" in warning
         assert "1 failed" in kohort("dlq", "list", *chosen).stdout
         redrive = kohort("dlq", "redrive", *chosen, "--reason", "negative_amount", "--dry-run")
         assert "1 would be sent" in redrive.stdout + redrive.stderr

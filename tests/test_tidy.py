@@ -299,24 +299,41 @@ TELLTALE = {
 docs. Numbers may only fall."""
 WITHOUT_DOCSTRING = 336
 """Public methods without a docstring; most implement a documented interface. May only fall."""
-VAGUE_NAMES = {"told", "said", "given"}
+VAGUE_NAMES = {"told", "said", "given", "heard"}
 """What a variable holds is a noun."""
 MAX_PUBLIC_METHODS = 12
 
 
-def vague_names(tree: ast.Module) -> Iterator[Complaint]:
+def vague_names(tree: ast.Module, *, definitions: bool = False) -> Iterator[Complaint]:
+    """Variables, parameters and attributes; with `definitions`, functions and classes, too."""
     for node in ast.walk(tree):
         name = (
             node.id
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else node.attr
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
             else node.arg
             if isinstance(node, ast.arg)
             else node.asname
             if isinstance(node, ast.alias)
+            else node.name
+            if definitions
+            and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             else None
         )
-        if name in VAGUE_NAMES:
+        if name and name.strip("_").lower() in VAGUE_NAMES:
             yield getattr(node, "lineno", 1), f"{name} does not say what it holds"
+
+
+def test_vague_names_in_tests() -> None:
+    """Tests keep to nouns as the product does."""
+    wrong = [
+        f"{name_of(path)}:{line}: {what}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if any(name in path.read_text().lower() for name in VAGUE_NAMES)
+        for line, what in vague_names(parsed(path), definitions=True)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def public_methods(node: ast.ClassDef) -> list[str]:

@@ -172,13 +172,13 @@ class HostileWorld:
             if not line.is_closed and line.reading:
                 self._quick.frame_received(line, memoryview(frame))  # type: ignore[arg-type]
         self.harness.env.settle()
-        told = [int.from_bytes(sent[4:8], "big") for sent in line.sent]
+        answer_ids = [int.from_bytes(sent[4:8], "big") for sent in line.sent]
         if not damaged:
-            assert told[-len(numbers) :] == numbers, f"{numbers} asked, {told} answered"
+            assert answer_ids[-len(numbers) :] == numbers, f"{numbers} asked, {answer_ids} answered"
         if line.is_closed:
             self.refused += 1
             assert line.error is None or isinstance(line.error, ProtocolError), line.error
-        self.answered += len(told)
+        self.answered += len(answer_ids)
         line.sent.clear()
         return "; ".join(names)
 

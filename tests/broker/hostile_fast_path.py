@@ -90,10 +90,10 @@ class Usual:
         answer = self._harness.send(join, 3)
         self._harness.env.advance(20)  # members that are gone are not waited for
         if answer.done:
-            told = self._harness.read(answer, JoinGroupResponse, 3)
-            self._members[CLASSIC] = told.member_id, told.generation_id
+            response = self._harness.read(answer, JoinGroupResponse, 3)
+            self._members[CLASSIC] = response.member_id, response.generation_id
             sync = SyncGroupRequest(
-                group_id=CLASSIC, generation_id=told.generation_id, member_id=told.member_id
+                group_id=CLASSIC, generation_id=response.generation_id, member_id=response.member_id
             )
             self._harness.send(sync, 3)
         beat = ConsumerGroupHeartbeatRequest(

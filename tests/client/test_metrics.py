@@ -148,7 +148,7 @@ def test_every_name_is_on_the_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "expected"),
     [
         (["DISCOVERING", "JOINING", "SYNCING", "ASSIGNING", "STABLE"], ["begun", True]),
         (["STABLE", "REDISCOVERING", "STABLE"], []),
@@ -157,7 +157,7 @@ def test_every_name_is_on_the_page() -> None:
         (["STABLE", "RECONCILING", "ACKNOWLEDGING", "STABLE"], ["begun", True]),
     ],
 )
-def test_rebalances_are_seen_from_the_states(states: list[str], told: list[object]) -> None:
+def test_rebalances_are_seen_from_the_states(states: list[str], expected: list[object]) -> None:
     watch, seen = RebalanceWatch(), list[object]()
     for at_ms, state in enumerate(states):
         event = watch.seen(state, "why", at_ms * 10)
@@ -166,7 +166,7 @@ def test_rebalances_are_seen_from_the_states(states: list[str], told: list[objec
             seen.append(event.completed)
         elif event is not None:
             seen.append("begun")
-    assert seen == told
+    assert seen == expected
 
 
 def views(found: object) -> Iterator[tuple[str, View]]:

@@ -260,8 +260,8 @@ def test_the_same_figures_as_the_command_line(
     lags = {row["group"]: row["lag"]["value"] for row in rows}
     bootstrap = there.cluster.bootstrap
     assert invoke(app, ["group", "lag", "exporter", "-o", "json", "-b", bootstrap]) == 0
-    told = json.loads(capsysbinary.readouterr().out)["rows"]
-    assert lags["exporter"] == sum(row["lag"] for row in told) == 22
+    printed = json.loads(capsysbinary.readouterr().out)["rows"]
+    assert lags["exporter"] == sum(row["lag"] for row in printed) == 22
     assert lags["billing"] == 0
 
 

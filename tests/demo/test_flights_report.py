@@ -78,16 +78,16 @@ def test_a_hostile_reason_is_shown_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "problem"),
     [
         ({"loaded": 327_673}, "= 336775"),
         ({"duplicates": 2}, "2 inputs are there more than once"),
         ({"retrying": 3}, "3 records still wait"),
     ],
 )
-def test_what_does_not_add_up_is_said(change: dict[str, int], said: str, tmp_path: Path) -> None:
+def test_what_does_not_add_up_is_said(change: dict[str, int], problem: str, tmp_path: Path) -> None:
     facts = replace(GOOD, **change)  # pyright: ignore[reportArgumentType]
-    assert said in "\n".join(facts.problems)
+    assert problem in "\n".join(facts.problems)
     assert "DOES NOT ADD UP" in text_of(facts)
     as_json, as_html = write_report(facts, tmp_path)
     assert json.loads(as_json.read_text())["reconciled"] is False

@@ -197,8 +197,8 @@ class KafkaPythonAdmin:
         g = self._admin.describe_groups([name])[name]
         members: dict[str, list[int]] = {}
         for m in g["members"]:
-            given = m["member_assignment"]["assigned_partitions"]
-            members[m["client_id"]] = sorted(p for t in given for p in t["partitions"])
+            assignment = m["member_assignment"]["assigned_partitions"]
+            members[m["client_id"]] = sorted(p for t in assignment for p in t["partitions"])
         return {"state": g["group_state"], "protocol": g["protocol_data"], "members": members}
 
     def group_offsets(self, name: str) -> dict[int, int]:
@@ -304,8 +304,8 @@ class AiokafkaAdmin:
         assert error == 0
         found: dict[str, list[int]] = {}
         for _, client_id, _, _, assignment, *_ in members:
-            given = ConsumerProtocolMemberAssignment.decode(assignment)
-            found[client_id] = sorted(p for _, ps in given.assignment for p in ps)
+            decoded = ConsumerProtocolMemberAssignment.decode(assignment)
+            found[client_id] = sorted(p for _, ps in decoded.assignment for p in ps)
         return {"state": state, "protocol": protocol, "members": found}
 
     def group_offsets(self, name: str) -> dict[int, int]:

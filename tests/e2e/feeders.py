@@ -60,17 +60,17 @@ class Feeder:
             while len(self.acked) < goal:
                 left = end - time.monotonic()
                 going = left > 0 and self._reader.is_alive()
-                assert going, f"{len(self.acked)} of {goal}\n{self._told()}"
+                assert going, f"{len(self.acked)} of {goal}\n{self._stderr_tail()}"
                 self._more.wait(min(left, 1))
 
     def finish(self) -> None:
         """It sends what it has begun, and ends without an error."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(2 * PATIENCE_S) == 0, self._told()
+        assert self._process.wait(2 * PATIENCE_S) == 0, self._stderr_tail()
         self._reader.join()
 
-    def _told(self) -> str:
+    def _stderr_tail(self) -> str:
         return self._errors.read_text(errors="replace")[-4_000:]
 
     def __enter__(self) -> Feeder:

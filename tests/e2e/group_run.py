@@ -38,7 +38,7 @@ class Member:
         self.owns: set[int] = set()
         self.left = False
         self.refused: list[str] = []
-        told = {
+        settings = {
             "name": name,
             "make": make,
             "servers": run.servers,
@@ -54,7 +54,7 @@ class Member:
         self.errors = run.directory / f"{name}.stderr"
         with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.member", json.dumps(told)],
+                [sys.executable, "-m", "tests.e2e.member", json.dumps(settings)],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -222,15 +222,15 @@ class GroupRun:
         def settled() -> bool:
             nonlocal group
             group = self.admin.describe_groups([self.group])[self.group]
-            told = {
+            assignments = {
                 m.client_id: {tp.partition for tp in m.assignment if tp.topic == self.topic}
                 for m in group.members
             }
             return (
                 group.state == "Stable"
                 and len(group.members) == len(self.members)
-                and told == {name: member.owns for name, member in self.members.items()}
-                and sum(map(len, told.values())) == len(self.produced)
+                and assignments == {name: member.owns for name, member in self.members.items()}
+                and sum(map(len, assignments.values())) == len(self.produced)
             )
 
         self.until(settled, f"a stable group of {len(self.members)}")

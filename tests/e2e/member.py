@@ -320,7 +320,9 @@ RUN = {
 
 if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1)  # where it hangs, when a test has lost patience
-    told = json.loads(sys.argv[1])
-    reporter = Reporter(told["name"])
-    RUN[told["make"]](reporter, told["servers"], told["group"], told["topic"], told["options"])
+    settings = json.loads(sys.argv[1])
+    reporter = Reporter(settings["name"])
+    RUN[settings["make"]](
+        reporter, settings["servers"], settings["group"], settings["topic"], settings["options"]
+    )
     reporter.say("left")

@@ -28,5 +28,5 @@ def test_the_page_names_no_newer_client_than_is_run(peer: str) -> None:
         rf"^\| {peer} \| ([0-9.]+)", (ROOT / "docs/compatibility.md").read_text(), re.M
     )
     assert named is not None
-    said = tuple(map(int, named[1].split(".")))
-    assert tuple(map(int, version(peer).split(".")[:3])) >= said
+    page_version = tuple(map(int, named[1].split(".")))
+    assert tuple(map(int, version(peer).split(".")[:3])) >= page_version

@@ -111,7 +111,7 @@ def is_join(event: Event) -> bool:
     return isinstance(event.message, JoinGroupRequest) and event.message.member_id != ""
 
 
-def told(event: Event) -> bool:
+def rebalance_notice(event: Event) -> bool:
     """(2) A member is told by its heartbeat."""
     message = event.message
     rebalancing = ErrorCode.REBALANCE_IN_PROGRESS
@@ -135,7 +135,7 @@ def assigned(event: Event) -> bool:
 
 POINTS: dict[str, tuple[Moment, Callable[[Event], bool], int]] = {
     "1 trigger noticed, nothing done": (Moment.RECEIVED, noticed, 1),
-    "2 some members told, not all": (Moment.ANSWERING, told, 2),
+    "2 some members told, not all": (Moment.ANSWERING, rebalance_notice, 2),
     "3 some joins received": (Moment.RECEIVED, is_join, 3),
     "4 generation written, nobody answered": (Moment.APPENDED, generation_written, 1),
     "5 some answered": (Moment.ANSWERING, answered, 2),
@@ -213,13 +213,13 @@ def target_written(event: Event) -> bool:
     return any(record.key[:2] == TARGET_MEMBER for record in event.records)
 
 
-def told_assignment(event: Event) -> bool:
+def assignment_sent(event: Event) -> bool:
     """A member is told what to have, or to give up."""
     message = event.message
     return isinstance(message, ConsumerGroupHeartbeatResponse) and message.assignment is not None
 
 
-def given_up(event: Event) -> bool:
+def release_reported(event: Event) -> bool:
     """A member reports what it owns now, having given something up."""
     request = beat(event)
     return (
@@ -234,8 +234,8 @@ TARGET_MEMBER = (7).to_bytes(2, "big")
 POINTS_848: dict[str, tuple[Moment, Callable[[Event], bool], int]] = {
     "join received": (Moment.RECEIVED, joining, 1),
     "target written, nobody told": (Moment.APPENDED, target_written, 1),
-    "some told": (Moment.ANSWERING, told_assignment, 2),
-    "something given up": (Moment.RECEIVED, given_up, 1),
+    "some told": (Moment.ANSWERING, assignment_sent, 2),
+    "something given up": (Moment.RECEIVED, release_reported, 1),
 }
 
 
@@ -269,7 +269,7 @@ def test_the_coordinator_of_a_consumer_group_dies(
 # -- loading
 
 
-class Told:
+class HeartbeatCodes:
     """What heartbeats are answered, by member."""
 
     def __init__(self) -> None:
@@ -288,19 +288,19 @@ def test_members_that_come_before_the_load_is_done_are_told_to_wait(
 ) -> None:
     """Spec 2.12: heartbeats are answered without an error, and nobody's generation ends."""
     run.await_stable()
-    generations, told_waiting, told_later = Generations(), Told(), Told()
+    generations, while_loading, later = Generations(), HeartbeatCodes(), HeartbeatCodes()
     dead = nodes.coordinator_of(GROUP)
     with nodes.tap(Moment.APPENDED, generations.look):
         with nodes.hold_loading():
             nodes.kill_node(dead)
-            with nodes.tap(Moment.ANSWERING, told_waiting.look) as everybody:
+            with nodes.tap(Moment.ANSWERING, while_loading.look) as everybody:
                 everybody.wait(PATIENCE_S)
-        with nodes.tap(Moment.ANSWERING, told_later.look) as everybody:
+        with nodes.tap(Moment.ANSWERING, later.look) as everybody:
             everybody.wait(PATIENCE_S)
         run.produce(20)
         run.await_stable()
         run.await_consumed()
         nodes.restart_node(dead)
-    assert told_waiting.codes == {make: {0} for make in MAKES}
-    assert told_later.codes == told_waiting.codes
+    assert while_loading.codes == {make: {0} for make in MAKES}
+    assert later.codes == while_loading.codes
     assert generations.latest == 0

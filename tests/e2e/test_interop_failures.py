@@ -77,7 +77,7 @@ def send_one(make: str, servers: str, topic: str, value: bytes, bound_ms: int = 
 def _one_by_confluent(servers: str, topic: str, value: bytes, bound_ms: int) -> str:
     from confluent_kafka import Producer
 
-    told: list[str] = []
+    errors: list[str] = []
     producer = Producer(
         {
             "bootstrap.servers": servers,
@@ -85,9 +85,9 @@ def _one_by_confluent(servers: str, topic: str, value: bytes, bound_ms: int) -> 
             "message.timeout.ms": 60_000,
         }
     )
-    producer.produce(topic, value, on_delivery=lambda e, _: told.append(e.name() if e else ""))
+    producer.produce(topic, value, on_delivery=lambda e, _: errors.append(e.name() if e else ""))
     assert producer.flush(PATIENCE_S) == 0
-    return told[0]
+    return errors[0]
 
 
 def _one_by_aiokafka(servers: str, topic: str, value: bytes, bound_ms: int) -> str:

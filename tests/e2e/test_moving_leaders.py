@@ -70,13 +70,13 @@ class Reading(threading.Thread):
 
     def __init__(self, servers: str, topic: str, group: str) -> None:
         super().__init__(daemon=True)
-        self._told: dict[str, Any] = {"bootstrap_servers": servers, "group_id": group}
+        self._settings: dict[str, Any] = {"bootstrap_servers": servers, "group_id": group}
         self._topic = topic
         self.ending = threading.Event()
         self.rows: list[tuple[int, int, bytes]] = []
 
     def run(self) -> None:
-        with Consumer(**self._told, auto_offset_reset="earliest") as consumer:
+        with Consumer(**self._settings, auto_offset_reset="earliest") as consumer:
             consumer.subscribe([self._topic])
             while not self.ending.is_set():
                 self.rows += [(r.partition, r.offset, known(r.value)) for r in consumer.poll(0.1)]
@@ -88,7 +88,7 @@ def test_our_producer_and_consumers_over_every_partition(nodes: Cluster) -> None
     topic = fresh("six")
     nodes.create_topic(topic, PARTITIONS)
     readers = [Reading(nodes.bootstrap, topic, fresh("sixers")) for _ in range(2)]
-    readers[1]._told = dict(readers[0]._told)
+    readers[1]._settings = dict(readers[0]._settings)
     for reader in readers:
         reader.start()
     sent, acked = 0, []

@@ -151,10 +151,10 @@ class ConsumerBench(Bench):
     def target(self, member_id: str) -> Held:
         return named(self.consumers.target(member_id))
 
-    def _check_told(self, answer: Message) -> None:
+    def _check_answer(self, answer: Message) -> None:
         """Spec 2.6 for classic members of consumer groups: their generation is in the log."""
         if not self.shard.consumer_groups:
-            super()._check_told(answer)
+            super()._check_answer(answer)
         elif isinstance(answer, JoinGroupResponse) and not answer.error_code:
             epochs = {
                 group.current(answer.member_id).epoch
@@ -172,7 +172,7 @@ class ConsumerBench(Bench):
 
     def wrote(self) -> list[tuple[Any, ...]]:
         """The records of the last event, in short."""
-        return said(self.last.records)
+        return record_summaries(self.last.records)
 
     def meta(self, *topics: str, **changes: Any) -> MemberMetadata:
         """What a member's record says, as `enter` makes it."""
@@ -182,7 +182,7 @@ class ConsumerBench(Bench):
         return member._replace(**changes)
 
 
-def said(records: Iterable[GroupRecord]) -> list[tuple[Any, ...]]:
+def record_summaries(records: Iterable[GroupRecord]) -> list[tuple[Any, ...]]:
     """Records in short: (type, key, value); topics by name, current assignments as
     (epoch, previous epoch, state, assigned with their epochs, pending)."""
     shown: list[tuple[Any, ...]] = []
@@ -218,7 +218,7 @@ def named(held: Mapping[bytes, Iterable[int]]) -> Held:
     return {i.rstrip(b"-").decode(): sorted(numbers) for i, numbers in held.items()}
 
 
-def given(response: ConsumerGroupHeartbeatResponse) -> Held | None:
+def assignment_of(response: ConsumerGroupHeartbeatResponse) -> Held | None:
     """The assignment in an answer; None where there is none."""
     if response.assignment is None:
         return None

@@ -132,12 +132,12 @@ class ConsumerWorld(World):
             member = caller.member
             if not caller.alive or member.member_id not in group.members or member.generation < 0:
                 continue
-            given = group.current(member.member_id)
-            if given.epoch < member.generation:
+            current = group.current(member.member_id)
+            if current.epoch < member.generation:
                 continue  # it has left, or was fenced and has not heard of it
             mine = {
                 (i, n)
-                for held in (given.assigned, given.pending)
+                for held in (current.assigned, current.pending)
                 for i, numbers in held.items()
                 for n in numbers
             }

@@ -119,13 +119,13 @@ class Bench:
         for reply in effects.replies:
             assert reply.token not in self.answers, f"request {reply.token} is answered twice"
             self.answers[reply.token] = reply.response
-            self._check_told(reply.response)
+            self._check_answer(reply.response)
         self.last = effects
         if self.check and effects.records:
             self.check_log()
         return effects
 
-    def _check_told(self, answer: Message) -> None:
+    def _check_answer(self, answer: Message) -> None:
         """Spec 2.6: nobody is told a generation or an assignment that is not in the log."""
         stored = self.shard.durable.groups.values()
         if isinstance(answer, JoinGroupResponse) and not answer.error_code:

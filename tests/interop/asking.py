@@ -68,14 +68,14 @@ Flat = dict[str, str]
 
 
 class World:
-    """One broker under examination. `told`: request -> its flat answer."""
+    """One broker under examination. `answers`: request -> its flat answer."""
 
     def __init__(self, bootstrap: str, login: tuple[str, str] | None = None) -> None:
         """`login`: a user's name and password (SASL_PLAINTEXT, PLAIN)."""
         host, _, port = bootstrap.rpartition(":")
         self._login = login
         self.address = (host, int(port))
-        self.told: dict[str, Flat] = {}
+        self.answers: dict[str, Flat] = {}
         self.topic_ids: dict[str, bytes] = {}
         self._connection: socket.socket | None = None
 
@@ -94,18 +94,18 @@ class World:
         used = served(api)[1] if version is None else version
         answer = self.call(api, used, **fields)
         what = f"{api}.{used} {label}"
-        assert what not in self.told, f"{what} is recorded twice"
-        self.told[what] = self.flat(answer, used)
+        assert what not in self.answers, f"{what} is recorded twice"
+        self.answers[what] = self.flat(answer, used)
         return answer
 
     def settle(self) -> None:
         """Let brokers hear what the controller has just decided."""
         threading.Event().wait(SETTLE_S)
 
-    def until(self, heard: Callable[[], bool]) -> None:
+    def until(self, condition: Callable[[], bool]) -> None:
         """Let them hear of something that can be asked for."""
         for _ in range(TRIES):
-            if heard():
+            if condition():
                 return
             self.settle()
         raise AssertionError("the broker does not hear of what was decided")

@@ -52,7 +52,7 @@ def topics(world: World) -> None:
         "an internal name": {"name": "__consumer_offsets"},
         "counts and assignments": {"assignments": [{"partition_index": 0, "broker_ids": [1]}]},
     }.items():
-        wanted = {**made, "name": f"new-{len(world.told)}", **change}
+        wanted = {**made, "name": f"new-{len(world.answers)}", **change}
         ask("CreateTopics", label, topics=[wanted], timeout_ms=5_000)
     ask(
         "CreateTopics",
@@ -445,11 +445,11 @@ def of_running_brokers(world: World, alter: Callable[..., None]) -> None:
             "configuration_keys": [threads, policy],
         }
 
-    def heard() -> bool:
+    def is_applied() -> bool:
         [broker] = world.call("DescribeConfigs", resources=[asked("1")]).results
         return {config.value for config in broker.configs} == {"9", "delete,compact"}
 
-    world.until(heard)
+    world.until(is_applied)
     for name in ("1", ""):
         resource = asked(name)
         world.each(

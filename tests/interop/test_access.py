@@ -57,12 +57,12 @@ class GuardedKafka(ApacheKafka):
         }
 
 
-def told_by(bootstrap: str) -> tuple[dict[str, Flat], dict[str, Flat]]:
+def answers_of(bootstrap: str) -> tuple[dict[str, Flat], dict[str, Flat]]:
     """Its answers, and what expressions stand for."""
     root, alice = (World(bootstrap, login) for login in USERS.items())
     hiding = Hiding(root, alice)
     try:
-        told = {**hiding.told(), **hiding.told_strangers()}
+        answers = {**hiding.answers(), **hiding.answers_to_strangers()}
         read = group("READ", "calice")
         expressions = {
             f"{expression} {len(rights)}": hiding.read_by(expression, (read, *rights))
@@ -72,13 +72,13 @@ def told_by(bootstrap: str) -> tuple[dict[str, Flat], dict[str, Flat]]:
     finally:
         root.close()
         alice.close()
-    return told, expressions
+    return answers, expressions
 
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
     with GuardedKafka() as kafka:
-        return told_by(f"127.0.0.1:{kafka.port}")
+        return answers_of(f"127.0.0.1:{kafka.port}")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def ours() -> Any:
         offsets_topic_num_partitions=3,
         transaction_state_log_num_partitions=3,
     ) as cluster:
-        return told_by(cluster.bootstrap)
+        return answers_of(cluster.bootstrap)
 
 
 def test_the_table_is_what_apache_kafka_shows(theirs: Any) -> None:

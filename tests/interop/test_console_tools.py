@@ -294,11 +294,11 @@ def test_verifiable_producer(at, cluster) -> None:
     process = verifiable(
         "VerifiableProducer", [*at, "--topic", name, "--max-messages", "100", "--acks", "-1"]
     )
-    said = list(events(process))
+    printed = list(events(process))
     assert process.wait(PATIENCE_S) == 0
     for pipe in (process.stdout, process.stderr):
         known(pipe).close()
-    assert sum(event["name"] == "producer_send_success" for event in said) == 100
+    assert sum(event["name"] == "producer_send_success" for event in printed) == 100
 
 
 def test_broker_and_cluster_tools(at, cluster) -> None:

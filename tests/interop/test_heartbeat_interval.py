@@ -117,10 +117,10 @@ class Holder:
         request = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="holder", member_epoch=self.epoch, **more
         )
-        told = self.cluster.request(request, ConsumerGroupHeartbeatResponse, 1)
-        assert told.error_code == 0, told
-        self.epoch = told.member_epoch
-        topics = [] if told.assignment is None else told.assignment.topic_partitions
+        answer = self.cluster.request(request, ConsumerGroupHeartbeatResponse, 1)
+        assert answer.error_code == 0, answer
+        self.epoch = answer.member_epoch
+        topics = [] if answer.assignment is None else answer.assignment.topic_partitions
         return [TopicPartitions(topic_id=t.topic_id, partitions=t.partitions) for t in topics]
 
     def give_up(self) -> None:

@@ -30,11 +30,11 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
-def kcat(cluster: Cluster | Embedded, *arguments: str, given: str = "", fails: bool = False) -> str:
+def kcat(cluster: Cluster | Embedded, *arguments: str, stdin: str = "", fails: bool = False) -> str:
     """What it prints; on a failure that is expected, what it complains of."""
     done = subprocess.run(
         [str(KCAT), "-b", cluster.bootstrap, *arguments],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -66,7 +66,7 @@ def test_produce_and_consume(cluster: Cluster, codec: str) -> None:
         "h=1",
         "-H",
         "none",
-        given="\n".join(lines) + "\n",
+        stdin="\n".join(lines) + "\n",
     )
     found = read(cluster, topic)
     assert [f"{r['key']}:{r['payload']}" for r in found] == lines
@@ -78,7 +78,7 @@ def test_null_and_empty(cluster: Cluster) -> None:
     """A tombstone is not an empty value."""
     topic = fresh("kcat")
     cluster.create_topic(topic)
-    kcat(cluster, "-P", "-t", topic, "-K:", "-Z", given="k:\n")
+    kcat(cluster, "-P", "-t", topic, "-K:", "-Z", stdin="k:\n")
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send(topic, b"", key=b"").result(PATIENCE_S)
     assert [(r["key"], r["payload"]) for r in read(cluster, topic)] == [("k", None), ("", "")]
@@ -110,8 +110,8 @@ def test_a_group_goes_on_where_it_was(cluster: Cluster) -> None:
     cluster.create_topic(topic, partitions=2)
     options = ("-q", "-c", "2", "-X", "auto.offset.reset=earliest", "-X", "fetch.wait.max.ms=50")
     for first, second in (("a", "b"), ("c", "d")):
-        kcat(cluster, "-P", "-t", topic, "-p", "0", given=f"{first}\n")
-        kcat(cluster, "-P", "-t", topic, "-p", "1", given=f"{second}\n")
+        kcat(cluster, "-P", "-t", topic, "-p", "0", stdin=f"{first}\n")
+        kcat(cluster, "-P", "-t", topic, "-p", "1", stdin=f"{second}\n")
         got = kcat(cluster, "-G", group, *options, topic)
         assert sorted(got.split()) == [first, second]
 
@@ -140,7 +140,7 @@ def test_transactions(cluster: Cluster) -> None:
     """It writes one, and sees no other's records before their commit, nor aborted ones ever."""
     topic = fresh("kcat")
     cluster.create_topic(topic)
-    kcat(cluster, "-P", "-t", topic, "-X", f"transactional.id={fresh('tx')}", given="a\nb\n")
+    kcat(cluster, "-P", "-t", topic, "-X", f"transactional.id={fresh('tx')}", stdin="a\nb\n")
 
     def seen(isolation: str) -> list[str]:
         options = ("-X", f"isolation.level={isolation}")
@@ -181,7 +181,7 @@ def test_logins_over_tls(tmp_path: Path, mechanism: str) -> None:
         ]
         known = [*options, "-X", "sasl.password=her word"]
         cluster.create_topic("t")
-        kcat(cluster, "-P", "-t", "t", *known, given="x\n")
+        kcat(cluster, "-P", "-t", "t", *known, stdin="x\n")
         assert [r["payload"] for r in read(cluster, "t", *known)] == ["x"]
         refused = kcat(cluster, "-L", *options, "-X", "sasl.password=no", "-m", "3", fails=True)
         assert "SASL" in refused

@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "differences.md"
 SASL_APIS = {"SaslHandshake", "SaslAuthenticate"}
 SCRAM_APIS = {"AlterUserScramCredentials", "DescribeUserScramCredentials"}
 NOTHING = "-"
-Told = dict[str, Flat]
+Answers = dict[str, Flat]
 
 
 class Row(NamedTuple):
@@ -54,7 +54,7 @@ def rows() -> list[Row]:
     return found
 
 
-def told_by(cluster: Any) -> Told:
+def answers_of(cluster: Any) -> Answers:
     cluster.create_topic("t", 2)
     cluster.create_topic("u", 1)
     world = World(cluster.bootstrap)
@@ -64,10 +64,10 @@ def told_by(cluster: Any) -> Told:
             world.settle()
     finally:
         world.close()
-    return world.told
+    return world.answers
 
 
-def ours(directory: Path) -> Told:
+def ours(directory: Path) -> Answers:
     with Cluster(
         durability="os",
         data_dir=str(directory),
@@ -75,10 +75,10 @@ def ours(directory: Path) -> Told:
         offsets_topic_num_partitions=3,
         transaction_state_log_num_partitions=3,
     ) as cluster:
-        return told_by(cluster)
+        return answers_of(cluster)
 
 
-def differences(theirs: Told, mine: Told) -> list[Row]:
+def differences(theirs: Answers, mine: Answers) -> list[Row]:
     assert theirs.keys() == mine.keys()
     found: list[Row] = []
     for request, one in theirs.items():
@@ -100,7 +100,7 @@ def _is_empty_beside_elements(field: str, one: Flat, other: Flat) -> bool:
 @pytest.mark.java
 def test_every_answer_is_the_same_or_its_difference_is_listed(tmp_path: Path) -> None:
     with ApacheKafka() as kafka:
-        theirs = told_by(kafka)
+        theirs = answers_of(kafka)
     listed = rows()
     unlisted, used = [], set[Row]()
     for difference in differences(theirs, ours(tmp_path / "data")):
@@ -116,9 +116,9 @@ def test_every_answer_is_the_same_or_its_difference_is_listed(tmp_path: Path) ->
 
 def test_every_api_is_recorded(tmp_path: Path) -> None:
     """And each recorded request is answered by the embedded broker at all."""
-    told = ours(tmp_path / "data")
-    asked = {request.partition(".")[0] for request in told}
+    answers = ours(tmp_path / "data")
+    asked = {request.partition(".")[0] for request in answers}
     served = {api.request.NAME.removesuffix("Request") for api in APIS.values()}
     assert served - asked - SASL_APIS - SCRAM_APIS == set()
-    assert [request for request, answer in told.items() if "answer" in answer] == []
-    assert len(told) > 1_500
+    assert [request for request, answer in answers.items() if "answer" in answer] == []
+    assert len(answers) > 1_500

@@ -81,19 +81,19 @@ class SecuredKafka(ApacheKafka):
 
     def settings(self, protocol: str, mechanism: str | None, password: str = PASSWORD) -> Any:
         """Of a client of ours."""
-        given = {
+        settings = {
             "bootstrap_servers": f"127.0.0.1:{self._secured[protocol]}",
             "security_protocol": protocol,
         }
         if "SSL" in protocol:
-            given["ssl_ca_location"] = self.certificates.ca_file
+            settings["ssl_ca_location"] = self.certificates.ca_file
         if mechanism is not None:
-            given |= {
+            settings |= {
                 "sasl_mechanism": mechanism,
                 "sasl_username": USER,
                 "sasl_password": password,
             }
-        return given
+        return settings
 
 
 @pytest.fixture(scope="module")

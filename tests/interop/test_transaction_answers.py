@@ -69,11 +69,11 @@ def code_in(value: Any) -> int:
 def answers(cluster: Any, kind: str) -> dict[str, str]:
     """Every call of a scenario with its answer."""
     remote = Remote(cluster)
-    told: dict[str, str] = {}
+    codes: dict[str, str] = {}
 
     def note(what: str, code: int) -> None:
-        assert what not in told
-        told[what] = ErrorCode.name_of(code)
+        assert what not in codes
+        codes[what] = ErrorCode.name_of(code)
 
     name = f"tx {kind}"
     for key_type, key in ((1, name), (0, "g")):
@@ -97,7 +97,7 @@ def answers(cluster: Any, kind: str) -> dict[str, str]:
     note("the next record", tx.send("t", b"y2"))
     fenced(remote, tx, note)
     refused(remote, kind, note)
-    return told
+    return codes
 
 
 def ended(tx: Tx, note: Any) -> None:
@@ -172,12 +172,12 @@ def refused(remote: Remote, kind: str, note: Any) -> None:
 
 
 def test_every_answer_is_the_same() -> None:
-    told: list[dict[str, str]] = []
+    all_codes: list[dict[str, str]] = []
     for kind_of_cluster in (Cluster, ApacheKafka):
         with kind_of_cluster() as cluster:
             cluster.create_topic("t", 2)
-            told.append(
+            all_codes.append(
                 {f"{k}: {w}": c for k in (BEFORE, KIP_890) for w, c in answers(cluster, k).items()}
             )
-    ours, theirs = told
+    ours, theirs = all_codes
     assert ours == theirs

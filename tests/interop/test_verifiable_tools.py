@@ -61,7 +61,7 @@ def shape(value: Any) -> Any:
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_same_events_with_the_same_fields(cluster: Cluster, failing: bool) -> None:
-    told: dict[str, list[dict[str, Any]]] = {}
+    events: dict[str, list[dict[str, Any]]] = {}
     for make in ("java", "kohort"):
         topic = f"{make}-{failing}"
         cluster.create_topic(topic)
@@ -96,8 +96,8 @@ def test_the_same_events_with_the_same_fields(cluster: Cluster, failing: bool) -
             "--max-messages",
             str(stored + failing),
         )
-        told[make] = [shapes(produced), shapes(consumed)]
-    ours, theirs = told["kohort"], told["java"]
+        events[make] = [shapes(produced), shapes(consumed)]
+    ours, theirs = events["kohort"], events["java"]
     for mine, other in zip(ours, theirs, strict=True):
         mine.get("partitions_revoked", {}).pop("lost", None)
         assert {n: (list(s), s) for n, s in mine.items()} == {

@@ -29,8 +29,8 @@ class Held:
     def __init__(self) -> None:
         self.calls = []
 
-    def send(self, stream, pieces, told) -> None:
-        self.calls.append((stream, pieces, told))
+    def send(self, stream, pieces, on_sent) -> None:
+        self.calls.append((stream, pieces, on_sent))
 
     def stop(self) -> None:
         while self.calls:
@@ -38,11 +38,11 @@ class Held:
 
     def make(self) -> None:
         """Make the oldest call, and tell what came of it."""
-        stream, pieces, told = self.calls.pop(0)
+        stream, pieces, on_sent = self.calls.pop(0)
         try:
-            told(stream.sendmsg(pieces))
+            on_sent(stream.sendmsg(pieces))
         except OSError as error:
-            told(error)
+            on_sent(error)
 
     def fail(self, error: OSError) -> None:
         self.calls.pop(0)[2](error)
@@ -138,14 +138,14 @@ def test_movers_keep_to_their_part_of_what_the_process_may_use(monkeypatch):
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 3, 5})
     monkeypatch.setattr(os, "sched_setaffinity", place)
-    told = []
+    results = []
     placing = Movers(2, lambda fn, result: fn(result))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        placing.send(ours, [b"so", b"me"], told.append)
+        placing.send(ours, [b"so", b"me"], results.append)
         placing.stop()
         assert theirs.recv(10) == b"some"
-    assert told == [4]
+    assert results == [4]
     assert sorted(placed, key=repr) == [(0, {2}), (0, {3, 5})]
 
 

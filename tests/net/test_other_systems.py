@@ -83,7 +83,7 @@ def test_who_has_gone_before_it_was_accepted_costs_nothing(monkeypatch: pytest.M
     assert thread.errors == []
 
 
-def heard(recorder: Recorder, kind: str) -> Any:
+def next_event(recorder: Recorder, kind: str) -> Any:
     """The next event but for those of empty queues."""
     while True:
         got, value = recorder.events.get(timeout=PATIENCE_S)
@@ -107,14 +107,14 @@ def test_a_loop_over_selectors_carries_large_frames_both_ways_at_once() -> None:
             for side in (one, other):
                 thread.do(side.send, [struct.pack(">i", size), bytes(size)])
             thread.do(other.pause_reading)
-            assert len(heard(client, "frame")) == size
+            assert len(next_event(client, "frame")) == size
             thread.do(other.resume_reading)
-            assert len(heard(server, "frame")) == size
+            assert len(next_event(server, "frame")) == size
         thread.do(other.pause_reading)
         thread.do(one.close)
-        heard(client, "closed")
+        next_event(client, "closed")
         thread.do(other.resume_reading)
-        heard(server, "closed")
+        next_event(server, "closed")
     finally:
         thread.stop()
     assert thread.errors == []

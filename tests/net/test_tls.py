@@ -250,10 +250,10 @@ def test_a_handshake_that_never_ends_is_cut(lt: LoopThread, certificates) -> Non
         sock.settimeout(PATIENCE_S)
         try:
             sock.sendall(b"\x16\x03\x01")
-            said = sock.recv(1)
+            received = sock.recv(1)
         except ConnectionError:  # it was cut before this was sent
-            said = b""
-        assert said == b""
+            received = b""
+        assert received == b""
     assert "handshake within 30 ms" in str(handler.next("closed"))
 
 

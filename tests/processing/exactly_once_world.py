@@ -332,8 +332,8 @@ class ExactWorld(World):
     def publish(self) -> None:
         assert not self.engine.publications()
         while items := self.engine.unjudged(7):
-            said = self.life.transactor._judge(items)
-            self.engine.judged(said.items, said.owed, said.elsewhere, self.now_ms)
+            judgement = self.life.transactor._judge(items)
+            self.engine.judged(judgement.items, judgement.owed, judgement.elsewhere, self.now_ms)
 
     def commit(self) -> None:
         try:

@@ -389,5 +389,5 @@ def test_what_waits_in_a_retry_topic_that_is_no_longer_read_is_told(
         again = start(after)
         until(lambda: bool(after.health().partitions), "partitions")
         again.stop()
-    assert any(left.spec.name in said for said in caplog.messages)
+    assert any(left.spec.name in message for message in caplog.messages)
     assert not [state for state in before.check() if state.wrong], "the one that still reads it"

@@ -502,14 +502,14 @@ class Unloadable:
 
 def test_a_process_that_cannot_even_start_is_not_its_records_fault() -> None:
     """W2: else a program that cannot be imported dead-letters its whole topic."""
-    said: SimpleQueue[Finished] = SimpleQueue()
+    reports: SimpleQueue[Finished] = SimpleQueue()
     pool = ProcessPool({"orders": HandlerSpec("orders", Unloadable())}, 1)
     engine = Engine([route(pool="processes")])
     started(engine)
     engine.polled(TP, records(0), 1, 0)
-    pool.start(said.put)
+    pool.start(reports.put)
     pool.submit(engine.take("processes", 1, 0))
-    finished = said.get(timeout=PATIENCE_S)
+    finished = reports.get(timeout=PATIENCE_S)
     assert pool.stop(PATIENCE_S)
     assert isinstance(finished.error, UsageError)
     assert "__main__" in str(finished.error)
@@ -669,8 +669,8 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
         def assignment(self):
             return set()
 
-        def commit_async(self, offsets, told):
-            self.told = told
+        def commit_async(self, offsets, callback):
+            self.callback = callback
 
         def committed(self, partitions):
             return {}
@@ -683,7 +683,7 @@ def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
     runner._commit()
     assert not consumer.nudges
     assert not runner.engine.ready("threads")
-    consumer.told(None, None)
+    consumer.callback(None, None)
     assert consumer.nudges == 1
     assert runner.engine.ready("threads") == 1
 
@@ -747,7 +747,7 @@ class Idle(Transactor):
 
 def test_nobody_waits_for_a_thread_of_transactions_that_has_ended() -> None:
     transactor = Idle()
-    transactor.start(lambda said: None)
+    transactor.start(lambda report: None)
     transactor.stop(10)
     with pytest.raises(KohortError, match="has ended"):
         transactor.take_over({})

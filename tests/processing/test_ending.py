@@ -33,12 +33,12 @@ PROGRAM = """
 import os, sys, threading
 from kohort import App
 
-class Heard(App):
+class Announcing(App):
     def stop(self, **how):
         os.write(1, b"heard\\n")
         super().stop(**how)
 
-app = Heard("hurried", bootstrap_servers=sys.argv[1], drain="10m")
+app = Announcing("hurried", bootstrap_servers=sys.argv[1], drain="10m")
 @app.handler(sys.argv[2])
 def work(record):
     print("begun", flush=True)
@@ -100,11 +100,11 @@ def test_an_app_that_is_stopped_before_it_begins_leaves_nothing_open(topic, app)
         raise AssertionError
 
     program.stop()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert program.run(signals=False).given_up == 0
         gc.collect()
-    assert [str(each.message) for each in told if each.category is ResourceWarning] == []
+    assert [str(each.message) for each in caught if each.category is ResourceWarning] == []
     with pytest.raises(UsageError, match="make a new App for another run"):
         program.run(signals=False)
 
@@ -126,13 +126,13 @@ def test_a_second_signal_gives_up_what_is_at_work(cluster, topic, produce, numbe
         for _ in range(2):
             process.send_signal(number)
             assert process.stdout.readline() == "heard\n"
-        out, said = process.communicate(timeout=PATIENCE_S)
+        out, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
         process.communicate()
-    assert out.endswith("abandoned 1\n"), said
+    assert out.endswith("abandoned 1\n"), errors
     assert process.returncode == 0
-    assert "1 record was still in progress after 0 s" in said
+    assert "1 record was still in progress after 0 s" in errors
 
 
 class Member:

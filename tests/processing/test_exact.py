@@ -96,8 +96,8 @@ def test_rows_and_offsets_in_one_transaction(
     running.stop()
     assert running.error is None
     assert sorted(n for (n,) in rows(file, "SELECT number FROM loaded")) == wanted
-    told = Ended(running_app.counts(), 0)
-    assert str(told).startswith(f"succeeded {len(wanted)}, "), "what failed after all is not done"
+    ended = Ended(running_app.counts(), 0)
+    assert str(ended).startswith(f"succeeded {len(wanted)}, "), "what failed after all is not done"
     reasons = rows(
         file, "SELECT reason, count(*) FROM kohort_ledger WHERE status='failed' GROUP BY 1"
     )

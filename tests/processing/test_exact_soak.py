@@ -38,7 +38,7 @@ class Programs:
     """Processes that are started, killed, stopped and left hanging."""
 
     def __init__(self, servers: str, mode: str, path: Path, chance: random.Random) -> None:
-        self.given = (servers, "billing", mode)
+        self.arguments = (servers, "billing", mode)
         self.path, self.chance = path, chance
         self.running: list[subprocess.Popen[bytes]] = []
         self.hanging: list[subprocess.Popen[bytes]] = []
@@ -51,7 +51,7 @@ class Programs:
                 sys.executable,
                 "-m",
                 "tests.processing.exact_program",
-                *self.given,
+                *self.arguments,
                 "-",
                 "0",
             ]
@@ -84,8 +84,8 @@ class Programs:
             process.kill()
             process.wait()
         for errors in self.path.glob("errors-*"):
-            if said := errors.read_text()[-500:]:
-                print(errors.name, said)
+            if tail := errors.read_text()[-500:]:
+                print(errors.name, tail)
 
 
 @pytest.mark.nightly

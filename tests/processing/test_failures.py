@@ -39,16 +39,16 @@ def failed(at_ms: int, *, kind: str = "f1", dead: bool = False, offset: int = 0)
 
 def test_a_kind_is_told_with_its_traceback_then_counted_at_growing_intervals() -> None:
     log = FailureLog()
-    told = {at: entry for at in range(0, 100_000, SECOND) if (entry := log.note(failed(at)))}
-    assert list(told) == [0, 10 * SECOND, 30 * SECOND, 70 * SECOND]
-    assert told[0].level == logging.WARNING
-    assert told[0].text == (
+    entries = {at: entry for at in range(0, 100_000, SECOND) if (entry := log.note(failed(at)))}
+    assert list(entries) == [0, 10 * SECOND, 30 * SECOND, 70 * SECOND]
+    assert entries[0].level == logging.WARNING
+    assert entries[0].text == (
         "orders-0 offset 0, attempt 0, failed: KeyError: 'amuont'; next try in 5m\n"
         "Traceback: line 7"
     )
-    counts = [told[at].text.split(" ", 1)[0] for at in list(told)[1:]]
+    counts = [entries[at].text.split(" ", 1)[0] for at in list(entries)[1:]]
     assert counts == ["10", "20", "40"]
-    assert "Traceback" not in told[10 * SECOND].text
+    assert "Traceback" not in entries[10 * SECOND].text
 
 
 def test_another_kind_and_the_dead_letter_topic_are_told_anew() -> None:
@@ -113,8 +113,8 @@ def test_an_app_says_what_fails_and_what_waits(cluster, topic, produce, app, sta
     """Spec 5.7: a log entry with its traceback, the hook, and health()."""
     produce(3)
     program = app(retries="30m")
-    heard: list[FailedAttempt] = []
-    program.on_failure(heard.append)
+    attempts: list[FailedAttempt] = []
+    program.on_failure(attempts.append)
 
     @program.on_failure
     def broken(failed: FailedAttempt) -> None:
@@ -128,7 +128,7 @@ def test_an_app_says_what_fails_and_what_waits(cluster, topic, produce, app, sta
 
     with caplog.at_level(logging.WARNING, "kohort.processing"):
         running = start(program)
-        until(lambda: len(heard) == 3 or running.error, "three attempts failed")
+        until(lambda: len(attempts) == 3 or running.error, "three attempts failed")
         until(lambda: program.health().retries.waiting == 2, "two wait, as the gate says")
         until(lambda: program.health().retries.next_due_in_ms, "and until when")
         health = str(program.health())
@@ -136,19 +136,19 @@ def test_an_app_says_what_fails_and_what_waits(cluster, topic, produce, app, sta
         until(lambda: drain(cluster, program.topics[topic].dead_letter), "one is dead")
         running.stop()
     assert running.error is None
-    assert {(each.topic, each.reason, each.dead) for each in heard} == {
+    assert {(each.topic, each.reason, each.dead) for each in attempts} == {
         (topic, "down", False),
         (topic, "KeyError", True),
     }
     assert 1_700_000 < retries.next_due_in_ms <= 1_800_000
     assert "retries: 2 records wait, next due in" in health
     assert "last failure" in health
-    told = [r for r in caplog.records if r.name == "kohort.processing"]
-    away = [r for r in told if "the ledger is away" in r.getMessage()]
+    logged = [r for r in caplog.records if r.name == "kohort.processing"]
+    away = [r for r in logged if "the ledger is away" in r.getMessage()]
     assert away[0].levelno == logging.WARNING
-    (dead,) = [r for r in told if r.levelno == logging.ERROR and "amuont" in r.getMessage()][:1]
+    (dead,) = [r for r in logged if r.levelno == logging.ERROR and "amuont" in r.getMessage()][:1]
     lines = dead.getMessage().splitlines()
     assert lines[1].startswith("Traceback")
     assert "test_failures.py" in lines[2], "it begins in the handler, not in ours"
     assert 'raise KeyError("amuont")' in lines[3]
-    assert any("a hook of on_failure raised" in r.getMessage() for r in told)
+    assert any("a hook of on_failure raised" in r.getMessage() for r in logged)

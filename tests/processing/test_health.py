@@ -193,7 +193,7 @@ def test_to_connect_takes_its_time_and_is_no_trouble(
     """A broker that is busy as the app starts is not told of as one that cannot be reached: the
     first look is a while after the start, here so late that no machine is too slow."""
     monkeypatch.setattr(runner, "LOOK_FOR_TROUBLE_MS", 1_000 * PATIENCE_S)
-    program, told = app(), list[str]()
+    program, troubles = app(), list[str]()
 
     @program.handler(topic)
     def handle(record) -> None:
@@ -201,8 +201,8 @@ def test_to_connect_takes_its_time_and_is_no_trouble(
 
     produce(1)
     with cluster.faults.delay(250, "ApiVersions"):
-        program.run(signals=False, on_trouble=told.append)
-    assert told == []
+        program.run(signals=False, on_trouble=troubles.append)
+    assert troubles == []
 
 
 def test_the_command_tells_it_when_it_is_asked(cluster, topic, tmp_path) -> None:
@@ -222,5 +222,5 @@ def test_the_command_tells_it_when_it_is_asked(cluster, topic, tmp_path) -> None
         assert "app health" in process.stderr.readline()
     finally:
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode in (0, -signal.SIGTERM), said
+        printed = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode in (0, -signal.SIGTERM), printed

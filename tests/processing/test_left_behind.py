@@ -51,14 +51,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 def copying(app: App, topic: str, out: str) -> list[int]:
     """Make it copy the topic; the list of what its handler was given."""
-    given: list[int] = []
+    handled: list[int] = []
 
     @app.handler(topic)
     def handle(record) -> None:
-        given.append(int(record.value))
+        handled.append(int(record.value))
         record.send(out, record.value)
 
-    return given
+    return handled
 
 
 @pytest.mark.rows(2)

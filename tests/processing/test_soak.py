@@ -77,9 +77,9 @@ class Apps:
         finally:
             process.kill()
         # One that has hardly been started ends as any program does, before it has begun anything.
-        assert code in (0, -signal.SIGTERM), self.said()
+        assert code in (0, -signal.SIGTERM), self.error_text()
 
-    def said(self) -> str:
+    def error_text(self) -> str:
         texts = [path.read_text()[-2_000:] for path in self.directory.glob("errors-*")]
         return "\n----\n".join(text for text in texts if text)
 
@@ -170,7 +170,7 @@ def live(
                 next_trouble = time.monotonic() + chance.uniform(2, 5)
                 troubles += 1
                 dead = [p.args for p in apps.running if p.poll() is not None]
-                assert not dead, apps.said()
+                assert not dead, apps.error_text()
                 if chance.random() < 0.5:
                     victim = chance.randrange(PROCESSES)
                     (apps.kill if chance.random() < 0.7 else apps.stop)(victim)
@@ -201,7 +201,7 @@ def until_settled(apps: Apps, servers: str) -> None:
         if at == ends:
             return
         behind = {tp: (at[tp], end) for tp, end in ends.items() if at[tp] != end}
-        assert time.monotonic() < until, f"(committed, end) {behind}\n{apps.said()}"
+        assert time.monotonic() < until, f"(committed, end) {behind}\n{apps.error_text()}"
         pause.wait(0.5)
 
 

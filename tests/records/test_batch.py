@@ -144,14 +144,14 @@ def test_any_damage_is_judged_alike(codec: int) -> None:
         packed = bytearray(compress(codec, raw))
         if codec and chance.random() < 0.3:
             packed[chance.randrange(len(packed))] ^= 1 << chance.randrange(8)
-        said = []
+        verdicts = []
         for impl in IMPLEMENTATIONS:
             try:
-                said.append(str(impl.check_records(bytes(packed), codec, 2, 9, 10_000)))
+                verdicts.append(str(impl.check_records(bytes(packed), codec, 2, 9, 10_000)))
             except CorruptRecordError as error:
-                said.append(str(error))
-        assert len(set(said)) == 1, seed
-        if said[0].startswith("RecordCheck"):
+                verdicts.append(str(error))
+        assert len(set(verdicts)) == 1, seed
+        if verdicts[0].startswith("RecordCheck"):
             batch = raw_batch(bytes(packed), 2, attributes=codec)
             assert len(Chunk("t", 0, batch, 0).next_records(3)) == 2
             judged += 1

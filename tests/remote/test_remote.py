@@ -80,7 +80,7 @@ def eventually(run: Run, *args: str, until) -> Ran:
         pause.wait(0.1)
 
 
-def told(group: str, state: str):
+def has_state(group: str, state: str):
     def check(ran: Ran) -> bool:
         if ran.code:
             return False
@@ -93,7 +93,8 @@ def test_an_app_is_paused_resumed_and_drained_from_elsewhere(kohort: Run, cluste
     """Paused nothing is begun and the membership stays; drained it commits, leaves and ends."""
     billing = Billing(cluster, "bills")
     status = ("app", "status", "bills-app", "--remote", "fleet", "-o", "json")
-    found = eventually(kohort, *status, until=told("bills-app", "running")).json["processes"][0]
+    running = eventually(kohort, *status, until=has_state("bills-app", "running"))
+    found = running.json["processes"][0]
     assert found["kind"] == "app"
     assert found["actions"] == [
         "status",
@@ -108,7 +109,7 @@ def test_an_app_is_paused_resumed_and_drained_from_elsewhere(kohort: Run, cluste
     paused = kohort("app", "pause", "bills-app", "--remote", "fleet", "-o", "json")
     assert paused.code == 0
     assert [row["ok"] for row in paused.json["rows"]] == [True]
-    assert told("bills-app", "paused")(kohort(*status))
+    assert has_state("bills-app", "paused")(kohort(*status))
     assert any("paused by hand" in trouble for trouble in billing.app.troubles())
     billing.send(b"a")
     assert kohort("app", "status", "--remote", "fleet").lines[1].split()[3] == "paused"
@@ -266,7 +267,7 @@ def test_a_plain_consumer_is_seen_and_can_only_be_looked_at(kohort: Run, cluster
             consumer.poll(0.1)
         with publish(consumer, "fleet") as agent:
             status = ("app", "status", "watchers", "--remote", "fleet", "-o", "json")
-            ran = eventually(kohort, *status, until=told("watchers", "running"))
+            ran = eventually(kohort, *status, until=has_state("watchers", "running"))
             (found,) = ran.json["processes"]
             assert (found["kind"], found["process"]) == ("consumer", agent.process)
             assert found["actions"] == ["status"]

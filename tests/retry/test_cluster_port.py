@@ -106,7 +106,7 @@ def test_markers_and_aborted_records_are_no_records() -> None:
 def test_closing_ends_what_another_thread_still_asks() -> None:
     """An app whose time is over does not wait for its thread of transactions, which may just ask
     what is committed: nothing is left open by that, and its end is no error."""
-    heard: list[KohortError] = []
+    errors: list[KohortError] = []
     with Cluster() as cluster:
         port = ClusterPort({"bootstrap.servers": cluster.bootstrap})
 
@@ -114,7 +114,7 @@ def test_closing_ends_what_another_thread_still_asks() -> None:
             try:
                 port.commits("g", [("t", 0)])
             except KohortError as error:
-                heard.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=ask)
         with cluster.faults.silence("OffsetFetch") as silence:
@@ -122,7 +122,7 @@ def test_closing_ends_what_another_thread_still_asks() -> None:
             silence.wait()
             port.close()
             thread.join(PATIENCE_S)
-        assert [type(error) for error in heard] == [WakeupError]
+        assert [type(error) for error in errors] == [WakeupError]
         for again in (lambda: port.commits("g", [("t", 0)]), port.topics):
             with pytest.raises(ClosedError, match="make a new port"):
                 again()

@@ -471,9 +471,9 @@ def redrive_all(world: World, target: str) -> None:
     if target != "entry":
         to, number = topics.retry_topic(parse_duration_ms(target)), {"2s": 1, "5s": 3}[target]
     for c in world.logs[topics.dead_letter, 0]:
-        said = parse(c.headers)
+        parsed = parse(c.headers)
         at = (topics.dead_letter, 0, c.offset)
-        attempt = Attempt(said.origin, 0, at, c.key, c.value, c.headers, said)
+        attempt = Attempt(parsed.origin, 0, at, c.key, c.value, c.headers, parsed)
         world.publish(
             [
                 redrive_copy(

@@ -331,9 +331,9 @@ def test_a_connection_that_was_cut_is_made_again(postgres: PostgresServer, store
 def test_a_server_that_falls_silent_is_noticed(store: Store) -> None:
     """A cut cable says nothing: without keepalives a transaction would wait for hours."""
     store.query("SELECT 1")
-    given = store._reader.info.get_parameters()
-    assert given["keepalives_idle"] == "10"
-    assert given["tcp_user_timeout"] == "30000"
+    parameters = store._reader.info.get_parameters()
+    assert parameters["keepalives_idle"] == "10"
+    assert parameters["tcp_user_timeout"] == "30000"
     own = open_store(f"{store.url}?tcp_user_timeout=5000")
     own.query("SELECT 1")
     assert own._reader.info.get_parameters()["tcp_user_timeout"] == "5000"

@@ -113,9 +113,9 @@ def test_all_go_another_round_and_are_done(cluster) -> None:
     failures.handled.clear()
     failures.run_app(30)
     assert sorted(n for n, _ in failures.handled) == list(range(30))
-    said = h.parse(failures.entry()[0].headers)
-    assert (said.redrive_id, said.redrive_count, said.number) == ("r1", 1, 0)
-    assert said.disposition == "redriven"
+    parsed = h.parse(failures.entry()[0].headers)
+    assert (parsed.redrive_id, parsed.redrive_count, parsed.number) == ("r1", 1, 0)
+    assert parsed.disposition == "redriven"
 
 
 def test_chosen_ones_by_reason_and_by_place(cluster) -> None:

@@ -18,7 +18,7 @@ def nothing(record: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"decode": "jsn"}, "decode='jsn'; it is 'json', 'text'"),
         ({"permanent": ValueError}, "a list of exception classes"),
@@ -28,9 +28,9 @@ def nothing(record: object) -> None:
         ({"blocking": 5}, "write the delays as a text"),
     ],
 )
-def test_an_app_refuses_them(settings: Mapping[str, Any], said: str) -> None:
+def test_an_app_refuses_them(settings: Mapping[str, Any], message: str) -> None:
     """A misspelt decode sent every record to the dead-letter topic, one by one."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         App("g").handler("orders", **settings)(nothing)
 
 

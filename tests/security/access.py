@@ -706,9 +706,9 @@ class Hiding:
         }
         for each in ("cmine", "ctheirs"):
             known = self.reader.get(each)
-            said = join if known is None else {"member_epoch": known}
+            fields = join if known is None else {"member_epoch": known}
             answer = self.root.call(
-                "ConsumerGroupHeartbeat", 1, group_id=each, member_id=f"m{each}", **said
+                "ConsumerGroupHeartbeat", 1, group_id=each, member_id=f"m{each}", **fields
             )
             assert answer.error_code == 0, answer
             self.reader[each] = answer.member_epoch
@@ -742,18 +742,18 @@ class Hiding:
             assert {r.error_code for r in answer.results} == {0}, answer
         wanted = {(Resource[kind], name, Operation[operation]) for operation, kind, name in rights}
 
-        def heard() -> bool:
-            told = self.root.call("DescribeAcls", **anything)
+        def is_granted() -> bool:
+            described = self.root.call("DescribeAcls", **anything)
             return wanted == {
                 (r.resource_type, r.resource_name, acl.operation)
-                for r in told.resources
+                for r in described.resources
                 for acl in r.acls
             }
 
-        self.root.until(heard)
+        self.root.until(is_granted)
         self.beat()
 
-    def told(self) -> dict[str, Flat]:
+    def answers(self) -> dict[str, Flat]:
         """The answers to all steps."""
         self.set_up()
         found: dict[str, Flat] = {}
@@ -768,7 +768,7 @@ class Hiding:
             found[str(step)] = self.alice.flat(answer, step.version)
         return found
 
-    def told_strangers(self) -> dict[str, Flat]:
+    def answers_to_strangers(self) -> dict[str, Flat]:
         """The answers to those who have not logged in, or cannot."""
         found: dict[str, Flat] = {}
 
@@ -805,15 +805,15 @@ class Hiding:
             "subscribed_topic_regex": expression,
         }
         answer = self.alice.call("ConsumerGroupHeartbeat", 1, **names, **join)
-        told: Flat = {}
+        received: Flat = {}
         for _ in range(BEATS):
-            told |= self.alice.flat(answer, 1)
+            received |= self.alice.flat(answer, 1)
             self.alice.settle()
             answer = self.alice.call(
                 "ConsumerGroupHeartbeat", 1, **names, member_epoch=answer.member_epoch
             )
         self.alice.call("ConsumerGroupHeartbeat", 1, **names, member_epoch=-1)
-        return {place: value for place, value in told.items() if "topic_id" in place}
+        return {place: value for place, value in received.items() if "topic_id" in place}
 
     def with_ids(self, value: Any) -> Any:
         """The same with ids where topics are named by them."""
@@ -903,10 +903,10 @@ def table() -> dict[str, str]:
     }
 
 
-def written(told: Mapping[str, Flat]) -> Iterable[str]:
+def written(answers: Mapping[str, Flat]) -> Iterable[str]:
     """The lines of the table, versions that show the same in one."""
     order = {(ask.api, ask.label): at for at, ask in enumerate(asks())}
-    single = [_parsed(f"{what} | {visible(answer)}") for what, answer in told.items()]
+    single = [_parsed(f"{what} | {visible(answer)}") for what, answer in answers.items()]
     rights = {shown(step.rights): len(step.rights) for step in steps()}
     single.sort(
         key=lambda row: (

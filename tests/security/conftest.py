@@ -44,17 +44,17 @@ def settings(
 ) -> dict[str, Any]:
     """Of a client of `cluster`."""
     protocol = cluster.config.security_protocol
-    given: dict[str, Any] = {
+    client_settings: dict[str, Any] = {
         "bootstrap_servers": cluster.bootstrap,
         "security_protocol": protocol,
     }
     if protocol.endswith("SSL"):
         assert certificates is not None
-        given["ssl_ca_location"] = certificates.ca_file
+        client_settings["ssl_ca_location"] = certificates.ca_file
     if mechanism is not None:
-        given |= {
+        client_settings |= {
             "sasl_mechanism": mechanism,
             "sasl_username": USER,
             "sasl_password": password,
         }
-    return given
+    return client_settings

@@ -39,8 +39,8 @@ def hiding() -> Iterator[Hiding]:
 
 
 @pytest.fixture(scope="module")
-def told(hiding: Hiding) -> dict[str, Flat]:
-    return {**hiding.told(), **hiding.told_strangers()}
+def answers(hiding: Hiding) -> dict[str, Flat]:
+    return {**hiding.answers(), **hiding.answers_to_strangers()}
 
 
 def test_every_version_of_every_api_is_in_the_table() -> None:
@@ -56,10 +56,10 @@ def test_every_version_of_every_api_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("api", sorted(NAMES))
-def test_what_is_visible_is_what_apache_kafka_shows(told: dict[str, Flat], api: str) -> None:
+def test_what_is_visible_is_what_apache_kafka_shows(answers: dict[str, Flat], api: str) -> None:
     expected = {what: seen for what, seen in table().items() if what.startswith(f"{api}.")}
     assert {
-        what: visible(answer) for what, answer in told.items() if what.startswith(f"{api}.")
+        what: visible(answer) for what, answer in answers.items() if what.startswith(f"{api}.")
     } == expected
 
 
@@ -77,6 +77,6 @@ MINE = {"assignment.topic_partitions[<id of mine>].topic_id": "<id of mine>"}
     ids=lambda value: shown(value) if isinstance(value, tuple) else None,
 )
 def test_an_expression_stands_for_topics_that_may_be_described(
-    hiding: Hiding, told: dict[str, Flat], expression: str, rights: tuple, assigned: Flat
+    hiding: Hiding, answers: dict[str, Flat], expression: str, rights: tuple, assigned: Flat
 ) -> None:
     assert hiding.read_by(expression, (group("READ", "calice"), *rights)) == assigned

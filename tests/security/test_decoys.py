@@ -29,10 +29,10 @@ Shown = tuple[bytes, int]
 class Broker:
     """A broker's users, as whoever logs in sees them."""
 
-    def __init__(self, files: MemoryFiles, given: tuple[str, ...] = ("root:secret",)) -> None:
+    def __init__(self, files: MemoryFiles, logins: tuple[str, ...] = ("root:secret",)) -> None:
         directory = DataDirectory.open(files, "cluster", durable=True)
         self.users = Users(directory, lambda: uuid.uuid4().bytes)
-        self.users.ensure(given)
+        self.users.ensure(logins)
         self.login = Authenticator(CONFIG, lambda: self.users, None, lambda: os.urandom(16))
 
     def shown(self, user: str, mechanism: str = "SCRAM-SHA-512") -> Shown:

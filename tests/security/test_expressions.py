@@ -30,7 +30,7 @@ class Reader:
         self.harness, self.name, self.who = harness, name, who
         self.epoch = 0
         self.has: dict[bytes, list[int]] = {}
-        self.told: set[bytes] = set()
+        self.known_topics: set[bytes] = set()
         """Every topic that it was ever told of."""
         self.beat(subscribed_topic_regex=expression, rebalance_timeout_ms=60_000)
 
@@ -51,7 +51,7 @@ class Reader:
         if answer.assignment is not None:
             parts = answer.assignment.topic_partitions
             self.has = {bytes(t.topic_id): list(t.partitions) for t in parts}
-            self.told |= self.has.keys()
+            self.known_topics |= self.has.keys()
         return answer
 
     def leave(self) -> None:
@@ -96,12 +96,12 @@ def harness() -> Harness:
 def test_the_reader_of_an_expression_is_told_of_what_it_may_describe(harness: Harness) -> None:
     nothing = Reader(harness, "a", ".*", ALICE)
     settle(nothing)
-    assert nothing.told == set()
+    assert nothing.known_topics == set()
     nothing.leave()
     allow(harness, ALICE, "one")
     some = Reader(harness, "b", ".*", ALICE)
     settle(some)
-    assert names(harness, some.told) == {"one"}
+    assert names(harness, some.known_topics) == {"one"}
     some.leave()
     every = Reader(harness, "c", ".*", ROOT)
     settle(every)
@@ -130,7 +130,7 @@ def test_by_the_expression_of_another_member_nobody_sees_more(harness: Harness) 
     harness.state.topics.create("three", 4, {})
     settle(root, alice)
     settle(alice, root)
-    assert names(harness, alice.told) == {"one"}
+    assert names(harness, alice.known_topics) == {"one"}
 
 
 def test_who_may_see_more_gets_more_by_another_expression(harness: Harness) -> None:
@@ -141,7 +141,7 @@ def test_who_may_see_more_gets_more_by_another_expression(harness: Harness) -> N
     harness.state.topics.create("three", 2, {})
     settle(alice, root)
     assert root.topics() == {"two", "three"}
-    assert names(harness, alice.told) == {"one"}
+    assert names(harness, alice.known_topics) == {"one"}
 
 
 def test_when_the_narrower_member_has_left_all_is_as_before(harness: Harness) -> None:
@@ -155,10 +155,10 @@ def test_when_the_narrower_member_has_left_all_is_as_before(harness: Harness) ->
 
 def test_a_right_that_is_given_or_taken_counts_with_the_next_heartbeats(harness: Harness) -> None:
     alice = Reader(harness, "a", "one|two", ALICE)
-    given = allow(harness, ALICE, "one")
+    acl = allow(harness, ALICE, "one")
     settle(alice)
     assert alice.topics() == {"one"}
-    harness.state.acls.change(remove=[given])
+    harness.state.acls.change(remove=[acl])
     allow(harness, ALICE, "two")
     settle(alice)
     assert alice.topics() == {"two"}
@@ -170,17 +170,17 @@ def test_what_was_resolved_before_a_restart_is_looked_at_again() -> None:
     first = opened(files, durability="os", data_dir="d")
     first.state.topics.create("one", 1, {})
     allow(first, ALICE, GROUP, Resource.GROUP)
-    given = allow(first, ALICE, "one")
+    acl = allow(first, ALICE, "one")
     alice = Reader(first, "a", "one", ALICE)
     settle(alice)
     assert alice.topics() == {"one"}
-    first.state.acls.change(remove=[given])
+    first.state.acls.change(remove=[acl])
     first.state.close()
     second = opened(files, durability="os", data_dir="d")
-    alice.harness, alice.told = second, set()
+    alice.harness, alice.known_topics = second, set()
     second.env.advance(1_000)
     settle(alice)
-    assert (alice.topics(), alice.told) == (set(), set())
+    assert (alice.topics(), alice.known_topics) == (set(), set())
 
 
 def test_without_access_control_expressions_stand_for_all_that_match() -> None:
@@ -205,8 +205,8 @@ def test_the_timeline_of_a_group_leaves_out_topics_that_may_not_be_described(
         request = DescribeGroupsRequest(groups=[GROUP], unknown_tags=timeline.ask(20))
         sent = harness.send(request, 6, principal=who)
         [group] = harness.read(sent, DescribeGroupsResponse, 6).groups
-        told = timeline.from_tags(group.unknown_tags) or []
-        return {move.topic for each in told for move in each.moves}
+        rebalances = timeline.from_tags(group.unknown_tags) or []
+        return {move.topic for each in rebalances for move in each.moves}
 
     assert moved(ROOT) == {"one", "two"}
     assert moved(ALICE) == {"one"}

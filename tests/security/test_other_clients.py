@@ -71,7 +71,7 @@ def test_librdkafka(cluster: Cluster, certificates: Certificates, mechanism: str
 
 def test_librdkafka_hears_of_a_wrong_password(cluster: Cluster, certificates: Certificates) -> None:
     confluent = pytest.importorskip("confluent_kafka")
-    heard: list[Any] = []
+    errors: list[Any] = []
     client = confluent.Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -80,11 +80,11 @@ def test_librdkafka_hears_of_a_wrong_password(cluster: Cluster, certificates: Ce
             "sasl.mechanisms": "SCRAM-SHA-512",
             "sasl.username": USER,
             "sasl.password": "wrong",
-            "error_cb": heard.append,
+            "error_cb": errors.append,
         }
     )
-    until(lambda: client.poll(0.1) or heard, "an error")
-    assert heard[0].code() == confluent.KafkaError._AUTHENTICATION
+    until(lambda: client.poll(0.1) or errors, "an error")
+    assert errors[0].code() == confluent.KafkaError._AUTHENTICATION
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])

@@ -54,9 +54,9 @@ def env(tmp_path: Path) -> dict[str, str]:
 @contextmanager
 def broker(command: str, env: dict[str, str], directory: Path) -> Iterator[str]:
     """The page's broker on a free port; its address."""
-    said = directory / "broker.log"
+    log_path = directory / "broker.log"
     with (
-        said.open("w") as log,
+        log_path.open("w") as log,
         subprocess.Popen(
             ["bash", "-c", command.replace("kohort broker", "exec kohort broker") + " --port 0"],
             env=env,
@@ -71,15 +71,15 @@ def broker(command: str, env: dict[str, str], directory: Path) -> Iterator[str]:
             yield process.stdout.readline().split()[2]
         finally:
             process.terminate()
-            assert process.wait(TIMEOUT_S) == 0, said.read_text()
+            assert process.wait(TIMEOUT_S) == 0, log_path.read_text()
 
 
 def settings_of(block: str, **around: Any) -> dict[str, Any]:
     """What a block gives to `Consumer`."""
-    given: dict[str, Any] = {}
-    names = {"Consumer": lambda **settings: given.update(settings), **around}
+    client_settings: dict[str, Any] = {}
+    names = {"Consumer": lambda **settings: client_settings.update(settings), **around}
     exec(block.replace("from kohort import Consumer", ""), names)
-    return given
+    return client_settings
 
 
 def typed(command: str, answer: str, env: dict[str, str], directory: Path) -> None:
@@ -94,17 +94,17 @@ def typed(command: str, answer: str, env: dict[str, str], directory: Path) -> No
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        said = b""
+        printed = b""
         for _ in range(2):
-            asked = said.count(b": ")
-            while said.count(b": ") == asked:
+            asked = printed.count(b": ")
+            while printed.count(b": ") == asked:
                 more = process.stdout.read(1)
-                assert more, said
-                said += more
+                assert more, printed
+                printed += more
             process.stdin.write(answer.encode() + b"\n")
-        said += process.stdout.read()
-        assert process.wait(TIMEOUT_S) == 0, said
-    assert answer.encode() not in said
+        printed += process.stdout.read()
+        assert process.wait(TIMEOUT_S) == 0, printed
+    assert answer.encode() not in printed
 
 
 def test_a_broker_with_users_in_five_minutes(tmp_path: Path, env: dict[str, str]) -> None:
@@ -143,9 +143,9 @@ def test_a_broker_for_other_machines(tmp_path: Path, env: dict[str, str]) -> Non
     command = RUN_TLS.replace("\\\n", " ").strip().replace("0.0.0.0", "127.0.0.1")
     command = command.replace("broker.example", "localhost")
     with broker(command, env, tmp_path) as address:
-        given = settings_of(CLIENTS[1])
-        given |= {"bootstrap_servers": address, "ssl_ca_location": str(tmp_path / "ca.pem")}
-        with Admin(**given) as admin:
+        settings = settings_of(CLIENTS[1])
+        settings |= {"bootstrap_servers": address, "ssl_ca_location": str(tmp_path / "ca.pem")}
+        with Admin(**settings) as admin:
             assert {node.host for node in admin.describe_cluster().nodes} == {"localhost"}
 
 
@@ -153,8 +153,8 @@ def test_the_settings_for_tokens_are_settings() -> None:
     """`...` stands for those above it, `my_function` for the user's own."""
     lines = CLIENTS[2].replace("...,", "").replace('="..."', '="secret"')
     for call in re.split(r"^(?=Consumer\()", lines, flags=re.MULTILINE)[1:]:
-        given = settings_of(call, my_function=lambda: ("token", 0))
-        ConsumerConfig(security_protocol="SASL_SSL", **given)
+        settings = settings_of(call, my_function=lambda: ("token", 0))
+        ConsumerConfig(security_protocol="SASL_SSL", **settings)
 
 
 def test_every_setting_exists() -> None:

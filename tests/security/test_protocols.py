@@ -179,13 +179,13 @@ def test_a_client_without_security_is_told_what_is_missing(start: Start, protoco
     cluster = start(protocol)
     with Admin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=300) as admin:
 
-        def told() -> bool:
+        def setting_is_named() -> bool:
             """On a slow machine the time may be over before the broker has refused anything."""
             with pytest.raises(KohortError) as caught:
                 admin.list_topics()
             return "security_protocol" in str(caught.value)
 
-        until(told, "the setting that is wrong")
+        until(setting_is_named, "the setting that is wrong")
 
 
 def test_a_client_that_wants_more_than_there_is(certificates: Certificates) -> None:

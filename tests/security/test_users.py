@@ -17,11 +17,11 @@ from kohort.testing import Cluster
 from tests.security.conftest import PASSWORD, USER, settings
 
 
-def opened(files: MemoryFiles, *given: str) -> Users:
+def opened(files: MemoryFiles, *logins: str) -> Users:
     counter = iter(range(10_000))
     directory = DataDirectory.open(files, "cluster", durable=True)
     users = Users(directory, lambda: next(counter).to_bytes(16, "big"))
-    users.ensure(given)
+    users.ensure(logins)
     return users
 
 

@@ -93,8 +93,8 @@ def running() -> Iterator[Registry]:
             if registry.raw:
                 self.wfile.write(registry.raw.pop(0))
                 return
-            code, said = registry.answer(self.command, self.path, body)
-            data = json.dumps(said).encode()
+            code, answer = registry.answer(self.command, self.path, body)
+            data = json.dumps(answer).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

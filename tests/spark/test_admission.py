@@ -172,6 +172,6 @@ def test_timestamps_out_of_order_never_stop_a_query() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(option: str, value: str, message: str) -> None:
-    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", option: value}
+    options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", option: value}
     with pytest.raises(ConfigError, match=message):
-        parse_source(given, streaming=True)
+        parse_source(options, streaming=True)

@@ -10,7 +10,7 @@ pa = pytest.importorskip("pyarrow")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "headers",
     [
         [],
         [[], []],
@@ -20,11 +20,11 @@ pa = pytest.importorskip("pyarrow")
     ],
 )
 @pytest.mark.parametrize("skipped", [0, 1])
-def test_no_headers_are_null(given: list[Any], skipped: int) -> None:
+def test_no_headers_are_null(headers: list[Any], skipped: int) -> None:
     """As the JVM connector shows them; also of a slice."""
     from kohort.spark import arrow
 
-    lists = [r and [{"key": k, "value": v} for k, v in r] for r in given]
+    lists = [r and [{"key": k, "value": v} for k, v in r] for r in headers]
     shown = arrow.none_as_null(pa.array(lists, arrow.HEADERS).slice(skipped))
     assert shown.type == arrow.HEADERS
     assert shown.to_pylist() == [r or None for r in lists[skipped:]]

@@ -33,14 +33,16 @@ HERE = Report(
 )
 
 
-def said(report: Report, *, local: bool = False, store: str = "postgresql://h/d") -> list[str]:
+def problems_of(
+    report: Report, *, local: bool = False, store: str = "postgresql://h/d"
+) -> list[str]:
     return problems([report], HERE, 1_000, local=local, store=store)
 
 
 def test_nothing_is_in_the_way() -> None:
-    assert said(replace(HERE, python="3.11.9", offset_ms=900)) == []
-    assert said(replace(HERE, offset_ms=1_009)) == [], "it may be the look that took so long"
-    assert said(HERE, local=True, store="sqlite:///p.db") == []
+    assert problems_of(replace(HERE, python="3.11.9", offset_ms=900)) == []
+    assert problems_of(replace(HERE, offset_ms=1_009)) == [], "it may be the look that took so long"
+    assert problems_of(HERE, local=True, store="sqlite:///p.db") == []
 
 
 @pytest.mark.parametrize(
@@ -57,12 +59,12 @@ def test_nothing_is_in_the_way() -> None:
 def test_what_is_in_the_way(report: Report, words: str) -> None:
     import re
 
-    (line,) = said(report)
+    (line,) = problems_of(report)
     assert re.search(words, line), line
 
 
 def test_a_file_is_out_of_reach_of_executors() -> None:
-    (line,) = said(HERE, store="sqlite:///p.db")
+    (line,) = problems_of(HERE, store="sqlite:///p.db")
     assert "a file of the driver's machine, which executors do not reach; use PostgreSQL" in line
 
 

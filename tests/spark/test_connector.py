@@ -72,8 +72,10 @@ def test_every_option_of_the_connector_is_taken(*, streaming: bool, lower: bool)
     """As the user writes it, and as Spark hands it over; one at a time and all at once."""
     taken = SOURCE | (STREAM if streaming else BATCH)
     for options in [taken, *({name: value} for name, value in taken.items())]:
-        given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}
-        parse_source({n.lower() if lower else n: v for n, v in given.items()}, streaming=streaming)
+        source_options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **options}
+        parse_source(
+            {n.lower() if lower else n: v for n, v in source_options.items()}, streaming=streaming
+        )
 
 
 def test_what_is_refused_says_what_to_do() -> None:

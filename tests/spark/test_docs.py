@@ -32,16 +32,16 @@ class InSession(Shell):
     def run(self, command: str) -> str:
         words = shlex.split(command)
         if words[:3] in (["kohort", "pipeline", "run"], ["kohort", "pipeline", "replay"]):
-            return self.said_by(lambda: invoke(app, words[1:]))
+            return self.printed_by(lambda: invoke(app, words[1:]))
         if words[0] == "python" and words[1].endswith(".py"):
-            return self.said_by(lambda: runpy.run_path(str(self.directory / words[1])))
+            return self.printed_by(lambda: runpy.run_path(str(self.directory / words[1])))
         return super().run(command)
 
-    def said_by(self, call: Callable[[], object]) -> str:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    def printed_by(self, call: Callable[[], object]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             call()
-        return said.getvalue()
+        return printed.getvalue()
 
 
 def test_every_block_is_a_file_or_is_run() -> None:

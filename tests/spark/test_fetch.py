@@ -19,11 +19,11 @@ pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
 
-def options(cluster: Cluster, **given: str) -> Any:
+def options(cluster: Cluster, **source_options: str) -> Any:
     from kohort.spark.options import parse_source
 
     where = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": "any"}
-    return parse_source({**where, **given}, streaming=True)
+    return parse_source({**where, **source_options}, streaming=True)
 
 
 def test_a_pipelines_source_gives_its_ranges_and_the_sink_fetches_them(

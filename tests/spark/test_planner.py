@@ -109,19 +109,23 @@ class Clock:
 
 
 def planner(port: Any, clock: Clock | None = None, **options: Any) -> Planner:
-    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "startingOffsets": "earliest"}
+    source_options = {
+        "kafka.bootstrap.servers": "b:1",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+    }
     names = {k.replace("_", "."): v for k, v in options.items()}
     if {"assign", "subscribePattern"} & names.keys():
-        del given["subscribe"]
-    parsed = parse_source({**given, **names}, streaming=True)
+        del source_options["subscribe"]
+    parsed = parse_source({**source_options, **names}, streaming=True)
     return Planner(parsed, port, clock or Clock(), tasks=2)
 
 
 def test_a_batch_read_leaves_the_group_alone() -> None:
     """Its first start was kept for ever, and retention behind it was reported as lost data."""
     port: Any = FakePort({T0: [1] * 5, T1: []})
-    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "group.id": "g"}
-    options = parse_source(given, streaming=False)
+    source_options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "group.id": "g"}
+    options = parse_source(source_options, streaming=False)
     assert Planner(options, port, Clock(), tasks=2).initial().next[T0] == 0
     assert not port.group
     port.starts = {T0: 3}
@@ -130,7 +134,7 @@ def test_a_batch_read_leaves_the_group_alone() -> None:
     assert again.latest(again.initial()).next[T0] == 5
     assert not port.group
     port.group = {T0: 4}
-    from_group = parse_source({**given, "startingOffsets": "group"}, streaming=False)
+    from_group = parse_source({**source_options, "startingOffsets": "group"}, streaming=False)
     assert Planner(from_group, port, Clock(), tasks=2).initial().next[T0] == 4
 
 
@@ -145,13 +149,13 @@ def test_publish_progress_false_commits_no_start_either() -> None:
 def test_a_batch_of_markers_alone_ends_where_the_log_does() -> None:
     """Asked for up to there, it was refused as past the end."""
     port: Any = FakePort({T0: [1] * 11, T1: []}, markers={(T0, 10)})
-    given = {
+    source_options = {
         "kafka.bootstrap.servers": "b:1",
         "subscribe": "t",
         "startingOffsets": '{"t": {"0": 10, "1": -2}}',
         "endingOffsets": '{"t": {"0": 11, "1": -1}}',
     }
-    made = Planner(parse_source(given, streaming=False), port, Clock(), tasks=2)
+    made = Planner(parse_source(source_options, streaming=False), port, Clock(), tasks=2)
     assert made.latest(made.initial()).next[T0] == 11
 
 

@@ -21,9 +21,9 @@ from kohort.spark.sessions import (
 from tests.known import fake
 
 
-@pytest.mark.parametrize(("error", "told"), [(EOFError(), ""), (ValueError("bad"), "bad")])
+@pytest.mark.parametrize(("error", "expected"), [(EOFError(), ""), (ValueError("bad"), "bad")])
 def test_the_end_of_the_jvm_is_no_error(
-    capfd: pytest.CaptureFixture[str], error: Exception, told: str
+    capfd: pytest.CaptureFixture[str], error: Exception, expected: str
 ) -> None:
     """A run that ended well left a traceback of PySpark's accumulator server, now and then."""
     server = object.__new__(socketserver.BaseServer)
@@ -32,9 +32,9 @@ def test_the_end_of_the_jvm_is_no_error(
         raise error
     except Exception:
         server.handle_error(fake(None), ("127.0.0.1", 1))
-    said = capfd.readouterr().err
-    assert told in said
-    assert bool(said) is bool(told)
+    printed = capfd.readouterr().err
+    assert expected in printed
+    assert bool(printed) is bool(expected)
 
 
 def test_a_context_without_such_a_server() -> None:
@@ -57,10 +57,10 @@ def test_spark_connect_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("pyspark")
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    said = "pipeline p needs a driver of its own.*Nothing was started.*spark-submit"
-    with pytest.raises(ConfigError, match=said):
+    message = "pipeline p needs a driver of its own.*Nothing was started.*spark-submit"
+    with pytest.raises(ConfigError, match=message):
         check_classic("pipeline p", remote)
-    with pytest.raises(ConfigError, match=f"which has steps of DataFrames, {said[11:]}"):
+    with pytest.raises(ConfigError, match=f"which has steps of DataFrames, {message[11:]}"):
         of_frames().run(spark=fake(remote))
     check_classic("pipeline p", SimpleNamespace())
 

@@ -93,7 +93,7 @@ def test_the_picture_of_the_page_is_what_the_harness_draws(
 
 
 def test_what_handlers_send_and_what_they_refuse(kafka_app: Callable[..., AppHarness]) -> None:
-    app, told = App("billing", retries="1m"), list[str]()
+    app, reasons = App("billing", retries="1m"), list[str]()
 
     @app.handler("orders", decode="json")
     def bill(record):
@@ -104,7 +104,7 @@ def test_what_handlers_send_and_what_they_refuse(kafka_app: Callable[..., AppHar
             raise RetryAfter("10m", "busy")
         record.send("bills", b"%d" % record.data, record.key)
 
-    app.on_failure(lambda failed: told.append(failed.reason))
+    app.on_failure(lambda failed: reasons.append(failed.reason))
     harness = kafka_app(app, partitions=3)
     for value in (b"1", b"7", b"-1", b"{no json", b"2"):
         harness.send("orders", value, value)
@@ -115,7 +115,7 @@ def test_what_handlers_send_and_what_they_refuse(kafka_app: Callable[..., AppHar
     assert len(harness.records("bills")) == 2
     harness.run_to_end()
     assert sorted(known(r.value) for r in harness.records("bills")) == [b"1", b"2", b"7"]
-    assert Counter(told) == {"busy": 1, "negative": 1, "undecodable": 1}
+    assert Counter(reasons) == {"busy": 1, "negative": 1, "undecodable": 1}
     assert sum(harness.committed("orders").values()) == 5
 
 

@@ -389,8 +389,8 @@ def test_lifespans_are_open_while_handlers_run(clock: VirtualClock, cluster: Clu
             story.append((asyncio.get_running_loop(), "closed"))
 
     assert clock.run_app(app, until=lambda: len(story) == 2, seconds=60).clean
-    loops, said = {one[0] for one in story}, [one[1] for one in story]
-    assert said == ["opened", "opened", "closed"]
+    loops, events = {one[0] for one in story}, [one[1] for one in story]
+    assert events == ["opened", "opened", "closed"]
     assert len(loops) == 1
 
 

@@ -73,8 +73,8 @@ def test_faults_over_http(cluster: Cluster, control: Control):
     )
     assert (status, fault["api"], fault["left"]) == (200, ["Heartbeat"], 2)
     assert [heartbeat(cluster) for _ in range(3)] == [27, 14, 25]
-    _, told = ask(control, "GET", "/faults")
-    assert [(f["id"], f["hits"], f["errors"]) for f in told["faults"]] == [
+    _, body = ask(control, "GET", "/faults")
+    assert [(f["id"], f["hits"], f["errors"]) for f in body["faults"]] == [
         (fault["id"], 2, ["REBALANCE_IN_PROGRESS", "COORDINATOR_LOAD_IN_PROGRESS"])
     ]
     _, came = ask(control, "GET", "/requests?api=Heartbeat&wait_ms=1000")
@@ -110,8 +110,8 @@ def test_failovers_over_http(cluster: Cluster, control: Control):
     leaders = ask(control, "GET", "/leaders?topic=orders")[1]["leaders"]
     assert leaders[0]["leader"] == 3
     for what, running in (("down", False), ("up", True), ("restart", True)):
-        _, told = ask(control, "POST", f"/nodes/2/{what}", {"orderly": True})
-        assert [n["running"] for n in told["nodes"]] == [True, running, True]
+        _, body = ask(control, "POST", f"/nodes/2/{what}", {"orderly": True})
+        assert [n["running"] for n in body["nodes"]] == [True, running, True]
     assert ask(control, "POST", "/leaders/preferred")[0] == 200
     assert ask(control, "POST", "/loading", {"hold": True}) == (200, {"held": True})
     assert ask(control, "POST", "/loading", {"hold": False}) == (200, {"held": False})

@@ -58,8 +58,8 @@ def test_its_commands_work_in_their_order(tmp_path: Path):
     try:
         assert broker.stderr is not None
         assert broker.stdout is not None
-        told = next(line for line in broker.stderr if line.startswith("control on"))
-        port = told.strip().rpartition(":")[2]
+        announcement = next(line for line in broker.stderr if line.startswith("control on"))
+        port = announcement.strip().rpartition(":")[2]
         assert export == "export KOHORT_CONTROL=9690"
         env = {**os.environ, **ENV, "KOHORT_CONTROL": port}
         env["PATH"] = f"{tmp_path}:{env['PATH']}"

@@ -85,8 +85,8 @@ def test_api_versions():
             else:
                 response, rest = answer
                 assert rest is None, (request, rest)
-            told = decoded(response, version)
-            assert CODE in errors_in(told), (request, told, ROW)
+            received = decoded(response, version)
+            assert CODE in errors_in(received), (request, received, ROW)
 
 
 def fitted(message: Message, encode: Callable[[Message], object]) -> Message:

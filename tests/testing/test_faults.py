@@ -327,11 +327,11 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
         cluster.faults.fail_disk("append", "ENOSPC", path="full-0/*.log", times=3)
         with Producer(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=10) as producer:
             assert producer.send("full", b"1").result(PATIENCE_S).offset == 0
-    said = [r.getMessage() for r in caplog.records if "full-0" in r.getMessage()]
-    assert len(said) == 2
-    assert "No space left on device; clients get KAFKA_STORAGE_ERROR" in said[0]
-    assert "free some space to continue" in said[0]
-    assert "can be written again" in said[1]
+    messages = [r.getMessage() for r in caplog.records if "full-0" in r.getMessage()]
+    assert len(messages) == 2
+    assert "No space left on device; clients get KAFKA_STORAGE_ERROR" in messages[0]
+    assert "free some space to continue" in messages[0]
+    assert "can be written again" in messages[1]
 
 
 def test_a_broker_without_faults_does_not_pass_the_gate():

@@ -31,7 +31,7 @@ BEFORE, KIP_890 = 4, 5
 """Versions of EndTxn; those of AddPartitionsToTxn are one less before KIP-890."""
 
 
-class Given(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """What InitProducerId gave."""
 
     producer_id: int
@@ -122,21 +122,21 @@ class Bench:
     # Requests
 
     def init(
-        self, name: str = "tx", given: Given | None = None, timeout_ms: int = 60_000
+        self, name: str = "tx", identity: ProducerIdentity | None = None, timeout_ms: int = 60_000
     ) -> InitProducerIdResponse:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
-        if given is not None:
-            request.producer_id, request.producer_epoch = given
+        if identity is not None:
+            request.producer_id, request.producer_epoch = identity
         return self.ask(request, 5)
 
-    def given(self, name: str = "tx", **more: Any) -> Given:
+    def initialized(self, name: str = "tx", **more: Any) -> ProducerIdentity:
         answer = self.init(name, **more)
         assert answer.error_code == 0, answer
-        return Given(answer.producer_id, answer.producer_epoch)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     def add(
         self,
-        given: Given,
+        identity: ProducerIdentity,
         *partitions: tuple[str, int],
         name: str = "tx",
         version: int = KIP_890,
@@ -145,8 +145,8 @@ class Bench:
         """The highest code."""
         one = AddPartitionsToTxnTransaction(
             transactional_id=name,
-            producer_id=given.producer_id,
-            producer_epoch=given.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             verify_only=verify,
             topics=[AddPartitionsToTxnTopic(name=t, partitions=[p]) for t, p in partitions],
         )
@@ -154,25 +154,27 @@ class Bench:
         topics = answer.results_by_transaction[0].topic_results
         return max(p.partition_error_code for t in topics for p in t.results_by_partition)
 
-    def end(self, given: Given, *, commit: bool, name: str = "tx", version: int = KIP_890) -> Any:
+    def end(
+        self, identity: ProducerIdentity, *, commit: bool, name: str = "tx", version: int = KIP_890
+    ) -> Any:
         """The answer, or None while it waits for markers."""
         request = EndTxnRequest(
             transactional_id=name,
-            producer_id=given.producer_id,
-            producer_epoch=given.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             committed=commit,
         )
         return self.ask(request, version)
 
-    def ended(self, given: Given, **how: Any) -> Given:
+    def ended(self, identity: ProducerIdentity, **how: Any) -> ProducerIdentity:
         """An end whose markers arrive; who the producer is then."""
         waiting = set(self.answers)
-        assert self.end(given, **how) is None
+        assert self.end(identity, **how) is None
         self.write_markers()
         (token,) = set(self.answers) - waiting
         answer = self.answers[token]
         assert answer.error_code == 0, answer
-        return Given(answer.producer_id, answer.producer_epoch)
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
 def replayed(log: Iterable[GroupRecord]) -> dict[str, Transaction]:

@@ -11,7 +11,7 @@ import pytest
 
 from kohort.errors import ErrorCode
 from kohort.transactions.states import ENDING, TransactionState
-from tests.transactions.harness import BEFORE, KIP_890, Bench, Given
+from tests.transactions.harness import BEFORE, KIP_890, Bench, ProducerIdentity
 
 SEEDS = range(25)
 STEPS = 130
@@ -28,7 +28,7 @@ class Client:
 
     def __init__(self, bench: Bench, name: str, version: int) -> None:
         self.bench, self.name, self.version = bench, name, version
-        self.given: Given | None = None
+        self.identity: ProducerIdentity | None = None
         self.wish: bool | None = None
         """The end that it has asked for and not heard of."""
         self.written = 0
@@ -36,27 +36,29 @@ class Client:
 
     def step(self, chance: random.Random) -> None:
         bench = self.bench
-        if self.given is None:
+        if self.identity is None:
             answer = bench.init(self.name, timeout_ms=20_000)
             if answer.error_code == 0:
-                self.given = Given(answer.producer_id, answer.producer_epoch)
+                self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             else:
                 assert answer.error_code in RETRY
         elif self.wish is not None or (self.written and chance.random() < 0.4):
             self.end(chance)
         else:
             partition = ("t", chance.randrange(4))
-            code = bench.add(self.given, partition, name=self.name, version=self.version)
+            code = bench.add(self.identity, partition, name=self.name, version=self.version)
             if code == 0:
                 self.written += 1
             else:
                 self.refused(code)
 
     def end(self, chance: random.Random) -> None:
-        assert self.given is not None
+        assert self.identity is not None
         if self.wish is None:
             self.wish = chance.random() < 0.6
-        answer = self.bench.end(self.given, commit=self.wish, name=self.name, version=self.version)
+        answer = self.bench.end(
+            self.identity, commit=self.wish, name=self.name, version=self.version
+        )
         if answer is None:
             token = self.bench.token
             if chance.random() < 0.5:
@@ -68,9 +70,9 @@ class Client:
             self.refused(answer.error_code)
             return
         if self.version == KIP_890:
-            ended = Given(answer.producer_id, answer.producer_epoch)
+            ended = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             assert decision(self.bench, self.name, ended) is self.wish, "told what was not decided"
-            self.given = ended
+            self.identity = ended
         self.wish, self.written = None, 0
 
     def refused(self, code: int) -> None:
@@ -82,7 +84,7 @@ class Client:
         self.dead = True
 
 
-def decision(bench: Bench, name: str, ended: Given) -> bool:
+def decision(bench: Bench, name: str, ended: ProducerIdentity) -> bool:
     """What was decided in the transaction whose end gave this epoch; one thing, however often."""
     found = {m.committed for m in bench.decided if (m[0], m[1], m[2]) == (name, *ended)}
     assert len(found) == 1, found
@@ -94,7 +96,7 @@ def test_decisions_stand(seed: int) -> None:
     chance = random.Random(seed)
     bench = Bench(transactional_id_expiration_ms=10**9)
     clients: list[Client] = []
-    highest: dict[str, Given] = {}
+    highest: dict[str, ProducerIdentity] = {}
     for _ in range(STEPS):
         what = chance.random()
         if what < 0.05 or not clients:
@@ -115,10 +117,10 @@ def test_decisions_stand(seed: int) -> None:
     assert not states & ENDING
 
 
-def check(bench: Bench, highest: dict[str, Given]) -> None:
+def check(bench: Bench, highest: dict[str, ProducerIdentity]) -> None:
     """Epochs never fall, and a state has what belongs to it."""
     for name, t in bench.shard.durable.items():
-        now = Given(t.producer_id, t.epoch)
+        now = ProducerIdentity(t.producer_id, t.epoch)
         assert now >= highest.get(name, now), f"{name} fell from {highest[name]} to {now}"
         highest[name] = now
         if t.state is TransactionState.ONGOING:

@@ -34,7 +34,7 @@ from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
 from kohort.wire.messages.transaction_log_value import PartitionsSchema, TransactionLogValue
-from tests.transactions.harness import BEFORE, KIP_890, T0, T1, WALL_MS, Bench, Given
+from tests.transactions.harness import BEFORE, KIP_890, T0, T1, WALL_MS, Bench, ProducerIdentity
 
 E, S = ErrorCode, TransactionState
 VERSIONS = pytest.mark.parametrize("version", [BEFORE, KIP_890])
@@ -69,7 +69,7 @@ ENDING = (S.PREPARE_COMMIT, S.PREPARE_ABORT)
 
 def test_the_life_of_a_transaction_in_records() -> None:
     bench = Bench()
-    first = bench.given()
+    first = bench.initialized()
     base = Transaction(100, 0, 60_000, S.EMPTY, frozenset(), NOW, -1)
     assert records(bench) == [base]
     bench.now_ms += 10
@@ -174,7 +174,7 @@ STEPS = {
 
 def ask(bench: Bench, asked: RequestKind) -> int | None:
     """Ask as the row says; the code, or None while the answer waits."""
-    now, before = Given(7, 4), Given(7, 3)
+    now, before = ProducerIdentity(7, 4), ProducerIdentity(7, 3)
     if asked is RequestKind.INIT:
         return bench.init().error_code
     if asked in (RequestKind.ADD, RequestKind.VERIFY):
@@ -202,31 +202,31 @@ def test_transitions_that_the_table_lacks_are_our_bug() -> None:
 @VERSIONS
 def test_who_is_not_the_producer_is_refused(version: int) -> None:
     bench = Bench()
-    old = bench.given()
-    new = bench.given()
-    assert new == Given(old.producer_id, old.epoch + 1)
+    old = bench.initialized()
+    new = bench.initialized()
+    assert new == ProducerIdentity(old.producer_id, old.epoch + 1)
     assert bench.add(old, T0, version=version) == E.PRODUCER_FENCED
     assert bench.end(old._replace(epoch=9), commit=True, version=version).error_code == (
         E.PRODUCER_FENCED
     )
-    other = Given(999, 0)
+    other = ProducerIdentity(999, 0)
     assert bench.add(other, T0, version=version) == E.INVALID_PRODUCER_ID_MAPPING
     assert bench.end(other, commit=True, version=version).error_code == (
         E.INVALID_PRODUCER_ID_MAPPING
     )
-    assert bench.init(given=old).error_code == E.PRODUCER_FENCED
+    assert bench.init(identity=old).error_code == E.PRODUCER_FENCED
 
 
 def test_a_fence_raises_the_epoch_beyond_the_next_one() -> None:
     """KIP-890: by one, the fenced producer's own EndTxn would look like a retry that went well."""
     bench = Bench()
-    old = bench.given()
+    old = bench.initialized()
     bench.add(old, T0)
     assert bench.init().error_code == E.CONCURRENT_TRANSACTIONS
     assert bench.state().epoch == old.epoch + 2
     bench.write_markers()
     assert bench.end(old, commit=False).error_code == E.PRODUCER_FENCED
-    assert bench.given().epoch == old.epoch + 3
+    assert bench.initialized().epoch == old.epoch + 3
 
 
 def test_an_exhausted_epoch_that_is_fenced() -> None:
@@ -234,19 +234,19 @@ def test_an_exhausted_epoch_that_is_fenced() -> None:
     assert bench.init().error_code == E.CONCURRENT_TRANSACTIONS
     assert bench.state().epoch == EPOCH_LAST_ISSUED + 1
     bench.write_markers()
-    old = Given(7, EPOCH_LAST_ISSUED)
+    old = ProducerIdentity(7, EPOCH_LAST_ISSUED)
     assert bench.end(old, commit=False).error_code == E.PRODUCER_FENCED
-    assert bench.init(given=old).error_code == E.PRODUCER_FENCED
-    assert bench.given() == Given(100, 0)
+    assert bench.init(identity=old).error_code == E.PRODUCER_FENCED
+    assert bench.initialized() == ProducerIdentity(100, 0)
 
 
 def test_a_new_producer_id_when_epochs_run_out() -> None:
     """KIP-360: and a lost answer to that may be asked for again."""
     bench = prepared(S.EMPTY, epoch=EPOCH_LAST_ISSUED)
-    old = Given(7, EPOCH_LAST_ISSUED)
-    new = bench.given(given=old)
-    assert new == Given(100, 0)
-    assert bench.given(given=old) == new
+    old = ProducerIdentity(7, EPOCH_LAST_ISSUED)
+    new = bench.initialized(identity=old)
+    assert new == ProducerIdentity(100, 0)
+    assert bench.initialized(identity=old) == new
     bench = prepared(S.EMPTY, epoch=EPOCH_LAST_ISSUED)
     bench.no_ids = True
     assert bench.init().error_code == E.KAFKA_STORAGE_ERROR
@@ -256,37 +256,39 @@ def test_a_new_producer_id_when_epochs_run_out() -> None:
 def test_the_epoch_before_the_last_is_forgotten_by_a_failover() -> None:
     """As in Kafka: it is not in the log."""
     bench = Bench()
-    first = bench.given()
-    second = bench.given(given=first)
-    assert bench.given(given=first) == second
+    first = bench.initialized()
+    second = bench.initialized(identity=first)
+    assert bench.initialized(identity=first) == second
     bench.failover()
-    assert bench.init(given=first).error_code == E.PRODUCER_FENCED
-    assert bench.given(given=second).epoch == second.epoch + 1
+    assert bench.init(identity=first).error_code == E.PRODUCER_FENCED
+    assert bench.initialized(identity=second).epoch == second.epoch + 1
 
 
 def test_a_lost_end_may_be_followed_by_an_init() -> None:
     """KIP-360, KIP-890: with the epoch that it had before the end a producer gets the one after."""
     bench = Bench()
-    first = bench.given()
+    first = bench.initialized()
     bench.add(first, T0)
     second = bench.ended(first, commit=True)
-    assert bench.given(given=first) == second
+    assert bench.initialized(identity=first) == second
 
 
 def test_an_end_that_rotates_the_producer_id() -> None:
     bench = prepared(S.ONGOING, epoch=EPOCH_LAST_ISSUED)
-    old = Given(7, EPOCH_LAST_ISSUED)
+    old = ProducerIdentity(7, EPOCH_LAST_ISSUED)
     assert bench.end(old, commit=True) is None
     (markers,) = bench.markers
     assert (markers.producer_id, markers.epoch) == (7, EPOCH_LAST_ISSUED + 1)
     assert bench.end(old, commit=True).error_code == E.CONCURRENT_TRANSACTIONS
-    assert bench.add(Given(100, 0), T0) == E.CONCURRENT_TRANSACTIONS  # its id is the next one's
+    assert (
+        bench.add(ProducerIdentity(100, 0), T0) == E.CONCURRENT_TRANSACTIONS
+    )  # its id is the next one's
     bench.failover()
     bench.write_markers()
     again = bench.end(old, commit=True)
     assert (again.error_code, again.producer_id, again.producer_epoch) == (0, 100, 0)
     assert bench.end(old, commit=False).error_code == E.INVALID_TXN_STATE
-    assert bench.add(Given(100, 0), T0) == 0
+    assert bench.add(ProducerIdentity(100, 0), T0) == 0
 
 
 # -- time
@@ -294,11 +296,11 @@ def test_an_end_that_rotates_the_producer_id() -> None:
 
 def test_a_transaction_is_aborted_when_its_time_is_over() -> None:
     bench = Bench()
-    given = bench.given(timeout_ms=5_000)
+    identity = bench.initialized(timeout_ms=5_000)
     bench.now_ms += 100
-    bench.add(given, T0)
+    bench.add(identity, T0)
     bench.advance(4_000)
-    bench.add(given, T1)  # does not lengthen it
+    bench.add(identity, T1)  # does not lengthen it
     bench.advance(999)
     assert bench.state().state is S.ONGOING
     bench.advance(1)
@@ -306,13 +308,13 @@ def test_a_transaction_is_aborted_when_its_time_is_over() -> None:
     (markers,) = bench.markers
     assert markers == ("tx", 100, 2, False, (T0, T1))
     bench.write_markers()
-    assert bench.end(given, commit=True).error_code == E.PRODUCER_FENCED
+    assert bench.end(identity, commit=True).error_code == E.PRODUCER_FENCED
 
 
 def test_timeouts_go_on_after_a_failover_and_when_the_clock_is_set() -> None:
     bench = Bench()
-    given = bench.given(timeout_ms=5_000)
-    bench.add(given, T0)
+    identity = bench.initialized(timeout_ms=5_000)
+    bench.add(identity, T0)
     bench.advance(2_000)
     bench.failover()
     bench.shard.wall_offset_ms -= 1_000  # the clock goes back
@@ -330,8 +332,8 @@ MONTH_MS = 30 * 24 * 3_600_000
 def test_a_wall_clock_that_is_set_changes_no_timeout(fails_over: bool, days: int) -> None:
     """An abandoned transaction ends after its timeout at most, whatever the wall clock says."""
     bench = Bench()
-    given = bench.given(timeout_ms=5_000)
-    bench.add(given, T0)
+    identity = bench.initialized(timeout_ms=5_000)
+    bench.add(identity, T0)
     bench.shard.wall_offset_ms += days * MONTH_MS
     if fails_over:
         offset_ms = bench.shard.wall_offset_ms
@@ -347,8 +349,8 @@ def test_ids_expire_in_steps_of_bounded_size() -> None:
         transaction_sweep_max_records=3,
     )
     for n in range(8):
-        bench.given(f"tx{n}")
-    busy = bench.given("busy")
+        bench.initialized(f"tx{n}")
+    busy = bench.initialized("busy")
     bench.add(busy, T0, name="busy")
     bench.now_ms += 10_000
     sizes: list[int] = []
@@ -361,9 +363,9 @@ def test_ids_expire_in_steps_of_bounded_size() -> None:
 
 def test_an_end_whose_markers_take_long_is_answered_all_the_same() -> None:
     bench = Bench()
-    given = bench.given()
-    bench.add(given, T0)
-    assert bench.end(given, commit=True) is None
+    identity = bench.initialized()
+    bench.add(identity, T0)
+    assert bench.end(identity, commit=True) is None
     bench.advance(999)
     count = len(bench.answers)
     bench.advance(1)
@@ -396,9 +398,9 @@ def test_while_loading_and_after_unloading() -> None:
 
 def test_who_waits_is_sent_away_when_the_shard_goes() -> None:
     bench = Bench()
-    given = bench.given()
-    bench.add(given, T0)
-    bench.end(given, commit=True)
+    identity = bench.initialized()
+    bench.add(identity, T0)
+    bench.end(identity, commit=True)
     (reply,) = bench.shard.unload().replies
     assert isinstance(reply.response, EndTxnResponse)
     assert reply.response.error_code == E.NOT_COORDINATOR
@@ -422,7 +424,7 @@ def test_requests_of_others_are_our_bug() -> None:
 
 def test_limits() -> None:
     bench = Bench(transaction_shard_max_ids=1)
-    bench.given()
+    bench.initialized()
     assert bench.init("other").error_code == E.POLICY_VIOLATION
     assert bench.init("x" * 9_000).error_code == E.INVALID_REQUEST
     with pytest.raises(ConfigError, match="transaction_max_timeout_ms"):
@@ -432,13 +434,13 @@ def test_limits() -> None:
 def test_late_news_of_markers_change_nothing() -> None:
     """B57: what was written for one transaction never ends another."""
     bench = Bench()
-    given = bench.given()
-    bench.add(given, T0)
-    bench.end(given, commit=False)
+    identity = bench.initialized()
+    bench.add(identity, T0)
+    bench.end(identity, commit=False)
     stale = bench.markers[0]
     bench.write_markers()
     assert not bench.shard.markers_written(stale, bench.now_ms).records
-    following = Given(given.producer_id, given.epoch + 1)
+    following = ProducerIdentity(identity.producer_id, identity.epoch + 1)
     bench.add(following, T0)
     bench.end(following, commit=True)
     assert not bench.shard.ended(stale).replies

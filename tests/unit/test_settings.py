@@ -69,8 +69,8 @@ def test_later_sources_win(tmp_path: Path) -> None:
     (home / ".config" / "kohort").mkdir(parents=True)
     environ = {"HOME": str(home)}
 
-    def client_id(**given: str) -> str:
-        return ConsumerConfig.load(environ=environ, **given).client_id
+    def client_id(**settings: str) -> str:
+        return ConsumerConfig.load(environ=environ, **settings).client_id
 
     assert client_id() == "kohort"
     (home / ".config" / "kohort" / "config.toml").write_text('client_id = "user"\n')

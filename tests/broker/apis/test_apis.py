@@ -801,14 +801,14 @@ def test_offset_for_leader_epoch(harness: Harness) -> None:
 
 
 def test_producer_ids_are_never_given_twice(harness: Harness) -> None:
-    given: set[int] = set()
+    producer_ids: set[int] = set()
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
     for clean in (True, False, False):
         for _ in range(3):
             answer = harness.ask(request, InitProducerIdResponse)
             assert answer.producer_epoch == 0
-            assert answer.producer_id not in given
-            given.add(answer.producer_id)
+            assert answer.producer_id not in producer_ids
+            producer_ids.add(answer.producer_id)
         harness = harness.restarted(clean=clean)
 
 

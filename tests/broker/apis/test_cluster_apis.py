@@ -226,16 +226,16 @@ def test_a_registry_without_quotas_is_read() -> None:
 def test_clients_are_asked_for_no_metrics() -> None:
     """KIP-714: a client has an id and no subscription; what it pushes all the same is dropped."""
     harness = Harness()
-    told = harness.ask(GetTelemetrySubscriptionsRequest(), GetTelemetrySubscriptionsResponse)
-    assert any(told.client_instance_id)
-    assert told.requested_metrics == []
-    known = GetTelemetrySubscriptionsRequest(client_instance_id=told.client_instance_id)
-    assert harness.ask(known, GetTelemetrySubscriptionsResponse) == told
+    answer = harness.ask(GetTelemetrySubscriptionsRequest(), GetTelemetrySubscriptionsResponse)
+    assert any(answer.client_instance_id)
+    assert answer.requested_metrics == []
+    known = GetTelemetrySubscriptionsRequest(client_instance_id=answer.client_instance_id)
+    assert harness.ask(known, GetTelemetrySubscriptionsResponse) == answer
 
     def push(**changes: Any) -> int:
         values = {
-            "client_instance_id": told.client_instance_id,
-            "subscription_id": told.subscription_id,
+            "client_instance_id": answer.client_instance_id,
+            "subscription_id": answer.subscription_id,
             **changes,
         }
         return harness.ask(PushTelemetryRequest(**values), PushTelemetryResponse).error_code
@@ -243,7 +243,7 @@ def test_clients_are_asked_for_no_metrics() -> None:
     assert push(metrics=b"x") == 0
     assert push(subscription_id=9) == E.UNKNOWN_SUBSCRIPTION_ID
     assert push(client_instance_id=bytes(16)) == E.INVALID_REQUEST
-    assert push(metrics=bytes(told.telemetry_max_bytes + 1)) == E.TELEMETRY_TOO_LARGE
+    assert push(metrics=bytes(answer.telemetry_max_bytes + 1)) == E.TELEMETRY_TOO_LARGE
 
 
 def test_config_resources_are_listed() -> None:

@@ -488,11 +488,11 @@ def test_a_batch_that_waits_for_its_transaction_dies_with_its_node() -> None:
     partition = nodes.state.topics.partition("t", 0)
     assert partition is not None
     init = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
-    given = nodes.ask(init, InitProducerIdResponse, 4, coordinator)
+    answer = nodes.ask(init, InitProducerIdResponse, 4, coordinator)
     batch = batch_of(
         [b"x"],
-        producer_id=given.producer_id,
-        producer_epoch=given.producer_epoch,
+        producer_id=answer.producer_id,
+        producer_epoch=answer.producer_epoch,
         base_sequence=0,
         transactional=True,
     )

@@ -223,16 +223,16 @@ class Client:
         kind, version, group = self.sent.get(number, (Message, 0, ""))
         if kind is Message:
             return
-        told: Any = decode_response(kind, version, answer[4:])[1]
+        response: Any = decode_response(kind, version, answer[4:])[1]
         if kind is OffsetCommitResponse:
-            self.codes |= {p.error_code for t in told.topics for p in t.partitions}
+            self.codes |= {p.error_code for t in response.topics for p in t.partitions}
             return
-        self.codes.add(told.error_code)
+        self.codes.add(response.error_code)
         known = self.groups.get(group)
-        if told.error_code or known is None or kind is HeartbeatResponse:
+        if response.error_code or known is None or kind is HeartbeatResponse:
             return
-        epoch = getattr(told, "generation_id", getattr(told, "member_epoch", 0))
-        known.members[told.member_id] = epoch
+        epoch = getattr(response, "generation_id", getattr(response, "member_epoch", 0))
+        known.members[response.member_id] = epoch
         if len(known.members) > 3:
             del known.members[next(iter(known.members))]
 
@@ -297,8 +297,8 @@ def joined(one: Served) -> tuple[str, int]:
     )
     one.turn([(0, frame_of(join, 3))])
     one.harness.env.advance(10)
-    told = decode_response(JoinGroupResponse, 3, one.lines[0].sent[-1][4:])[1]
-    who = told.member_id, told.generation_id
+    response = decode_response(JoinGroupResponse, 3, one.lines[0].sent[-1][4:])[1]
+    who = response.member_id, response.generation_id
     sync = SyncGroupRequest(group_id="g", member_id=who[0], generation_id=who[1])
     one.turn([(0, frame_of(sync, 3))])
     one.lines[0].sent.clear()
@@ -412,8 +412,8 @@ def test_a_commit_whose_flush_fails_is_refused_as_the_general_way_does() -> None
             ErrorCode.NOT_COORDINATOR,
             ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ]
-        told = decode_response(HeartbeatResponse, 4, one.lines[1].sent[0][4:])[1]
-        assert told.error_code == ErrorCode.NONE
+        response = decode_response(HeartbeatResponse, 4, one.lines[1].sent[0][4:])[1]
+        assert response.error_code == ErrorCode.NONE
         answers.append([line.sent for line in one.lines])
     assert answers[0] == answers[1]
 

@@ -343,7 +343,7 @@ def test_a_defect_of_one_waiter_is_not_that_of_the_others(
     from kohort.broker.log.flusher import Flusher
 
     posted: list[tuple] = []
-    told: list[int] = []
+    calls: list[int] = []
     flusher = Flusher(lambda *call: posted.append(call))
     file = MemoryFile("f")
 
@@ -351,13 +351,13 @@ def test_a_defect_of_one_waiter_is_not_that_of_the_others(
         raise ValueError("a defect")
 
     flusher.submit(
-        [(file, lambda _: told.append(1)), (file, bad), (file, lambda _: told.append(2))]
+        [(file, lambda _: calls.append(1)), (file, bad), (file, lambda _: calls.append(2))]
     )
     flusher.stop()
     with caplog.at_level(logging.ERROR):
         for fn, *args in posted:
             fn(*args)
-    assert told == [1, 2]
+    assert calls == [1, 2]
     assert "a defect" in caplog.text
     assert flusher.flushes == 1
 
@@ -372,16 +372,19 @@ def test_everybody_who_waits_for_a_file_hears_that_its_flush_failed() -> None:
             raise OSError(5, "no")
 
     posted: list[tuple] = []
-    told: list[tuple[str, bool]] = []
+    outcomes: list[tuple[str, bool]] = []
     flusher = Flusher(lambda *call: posted.append(call))
     bad, good = Bad("bad"), MemoryFile("good")
     flusher.submit(
-        [(file, lambda e, f=file: told.append((f.path, e is None))) for file in (bad, good, bad)]
+        [
+            (file, lambda e, f=file: outcomes.append((f.path, e is None)))
+            for file in (bad, good, bad)
+        ]
     )
     flusher.stop()
     for fn, *args in posted:
         fn(*args)
-    assert told == [("bad", False), ("good", True), ("bad", False)]
+    assert outcomes == [("bad", False), ("good", True), ("bad", False)]
 
 
 def test_an_end_with_a_log_offline_is_no_clean_one() -> None:

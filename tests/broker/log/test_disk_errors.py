@@ -82,15 +82,15 @@ class Life:
             sent = self._one.lines[at].sent
             assert len(sent) == len(values[at]), "everybody is answered"
             for answer, value in zip(sent, values[at], strict=True):
-                told = decode_response(ProduceResponse, 11, answer[4:])[1].responses[0]
-                if told.partition_responses[0].error_code:
+                topic = decode_response(ProduceResponse, 11, answer[4:])[1].responses[0]
+                if topic.partition_responses[0].error_code:
                     self.refused += 1
                 else:
                     self.acked[at].append(value)
             sent.clear()
         [answer] = self._one.lines[2].sent
-        said = decode_response(OffsetCommitResponse, 8, answer[4:])[1].topics[0].partitions[0]
-        if said.error_code:
+        partition = decode_response(OffsetCommitResponse, 8, answer[4:])[1].topics[0].partitions[0]
+        if partition.error_code:
             self.refused += 1
         else:
             self.committed = turn
@@ -106,8 +106,8 @@ class Life:
             assert len(set(values)) == len(values)
             assert [value for value in values if value in self.acked[at]] == self.acked[at]
         asked = OffsetFetchRequest(group_id="g", topics=None)
-        told = again.ask(asked, OffsetFetchResponse, 7)
-        held = [p.committed_offset for topic in told.topics for p in topic.partitions]
+        response = again.ask(asked, OffsetFetchResponse, 7)
+        held = [p.committed_offset for topic in response.topics for p in topic.partitions]
         assert max(held, default=-1) >= self.committed
 
 

@@ -171,7 +171,7 @@ def test_an_error_in_any_call_of_first_appends_loses_nothing_acknowledged(
     durability: str, error: int
 ) -> None:
     """L1, L8, L9: the directory, the file, the record, the flush of each and of their names."""
-    call = told = 0
+    call = refused = 0
     for call in itertools.count(1):
         disk = ShadowFiles(random.Random(call))
         config = {**CONFIG, "durability": durability}
@@ -183,7 +183,7 @@ def test_an_error_in_any_call_of_first_appends_loses_nothing_acknowledged(
             for index in (0, 1):
                 value = b"%d:%d" % (index, n)
                 if harness.produce("t", batch_of([value]), index).error_code:
-                    told += 1
+                    refused += 1
                 else:
                     acked[index].append(value)
         reached, disk.error_at = disk.calls >= disk.error_at, None
@@ -195,7 +195,7 @@ def test_an_error_in_any_call_of_first_appends_loses_nothing_acknowledged(
         if not reached:
             break
     assert call > 4
-    assert told > 2
+    assert refused > 2
 
 
 def test_what_recovery_dropped_does_not_come_back() -> None:

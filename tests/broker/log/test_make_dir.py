@@ -135,7 +135,7 @@ def _gone() -> None:
 
 def test_many_files_are_flushed_at_once_and_each_waiter_hears_of_its_own() -> None:
     """L1, L9: in the order in which they came; a file system commits once for all who wait."""
-    meeting, posted, told = threading.Barrier(6), [], []
+    meeting, posted, outcomes = threading.Barrier(6), [], []
 
     class File(MemoryFile):
         def sync(self) -> None:
@@ -146,9 +146,11 @@ def test_many_files_are_flushed_at_once_and_each_waiter_hears_of_its_own() -> No
     files = [File(str(n)) for n in range(6)]
     flusher = Flusher(lambda *call: posted.append(call))
     order = [0, 3, 3, 1, 5, 2, 4, 0]
-    flusher.submit([(files[n], lambda error, n=n: told.append((n, error is None))) for n in order])
+    flusher.submit(
+        [(files[n], lambda error, n=n: outcomes.append((n, error is None))) for n in order]
+    )
     flusher.stop()
     [(tell, *args)] = posted
     tell(*args)
-    assert told == [(n, n != 3) for n in order]
+    assert outcomes == [(n, n != 3) for n in order]
     assert flusher.flushes == 6

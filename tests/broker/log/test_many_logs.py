@@ -110,12 +110,12 @@ def test_an_orderly_end_takes_as_long_as_the_disk(
     broker.start()
     files.go_on.clear()
 
-    class Told(logging.Handler):
+    class EndWatcher(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "ending" in record.getMessage():
                 files.go_on.set()
 
-    handler = Told()
+    handler = EndWatcher()
     logging.getLogger("kohort.broker").addHandler(handler)
     try:
         with caplog.at_level(logging.INFO, "kohort.broker"):
@@ -160,7 +160,10 @@ def test_a_broker_wants_as_many_descriptors_as_its_limits_come_to(tmp_path: Path
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "serve(BrokerConfig(port=0, data_dir=sys.argv[1], max_connections=100), ready)\n"
     )
-    for soft, hard, granted, files, said in ((64, 4_000, 676, 338, ""), (64, 80, 80, 40, "80 fil")):
+    for soft, hard, granted, files, warning in (
+        (64, 4_000, 676, 338, ""),
+        (64, 80, 80, 40, "80 fil"),
+    ):
         ran = subprocess.run(
             [sys.executable, "-c", code, tmp_path, str(soft), str(hard)],
             capture_output=True,
@@ -169,4 +172,4 @@ def test_a_broker_wants_as_many_descriptors_as_its_limits_come_to(tmp_path: Path
             timeout=PATIENCE_S,
         )
         assert ran.stdout.split() == [str(granted), str(files)]
-        assert said in ran.stderr
+        assert warning in ran.stderr

@@ -62,14 +62,14 @@ def named(name: str) -> DeleteTopicState:
 
 def test_all_that_can_be_made_are_made_in_one_write(broker: Counted) -> None:
     some = [f"t{n}" for n in range(20)]
-    told = broker.create(*some, "bad name", "a.b", "a_b", "twice", "twice")
-    refused = {name: code for name, code in told.items() if code}
+    codes = broker.create(*some, "bad name", "a.b", "a_b", "twice", "twice")
+    refused = {name: code for name, code in codes.items() if code}
     assert refused == {
         "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
         "a_b": ErrorCode.INVALID_TOPIC_EXCEPTION,  # of this request's own "a.b"
         "twice": ErrorCode.INVALID_REQUEST,
     }
-    assert list(told) == [*some, "bad name", "a.b", "a_b", "twice"], "in the order asked for"
+    assert list(codes) == [*some, "bad name", "a.b", "a_b", "twice"], "in the order asked for"
     assert broker.names() == [*some, "a.b"]
     assert broker.writes == 1
     again = broker.harness.restarted(clean=False)
@@ -108,11 +108,11 @@ def test_many_are_deleted_in_two_writes(broker: Counted) -> None:
     by_id = broker.harness.state.topics.get("t0")
     assert by_id is not None
     broker.writes = 0
-    told = broker.delete(
+    codes = broker.delete(
         *map(named, some), named("strange"), DeleteTopicState(name=None, topic_id=by_id.topic_id)
     )
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert told == [0] * 20 + [unknown, ErrorCode.INVALID_REQUEST]
+    assert codes == [0] * 20 + [unknown, ErrorCode.INVALID_REQUEST]
     assert broker.names() == ["kept"]
     assert broker.writes == 2
     assert not any(name.startswith("t3-") for name in broker.harness.files.list(""))

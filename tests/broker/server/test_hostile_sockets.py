@@ -20,13 +20,13 @@ from tests.broker.server.test_server import Wire
 from tests.clusters import Embedded as Cluster
 from tests.patience import PATIENCE_S
 
-GIVEN = 20
+MAX_CONNECTIONS = 20
 IDLE_MS = 300
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(max_connections=GIVEN) as made:
+    with Cluster(max_connections=MAX_CONNECTIONS) as made:
         made.create_topic("t", 1)
         yield made
 
@@ -34,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def impatient() -> Iterator[Cluster]:
     """It closes whoever is silent; who is not meant to be closed must not meet it."""
-    with Cluster(max_connections=GIVEN, connections_max_idle_ms=IDLE_MS) as made:
+    with Cluster(max_connections=MAX_CONNECTIONS, connections_max_idle_ms=IDLE_MS) as made:
         made.create_topic("t", 1)
         yield made
 
@@ -67,7 +67,7 @@ def prove_served(cluster: Cluster) -> None:
 def test_who_never_finishes_a_request_is_closed_and_holds_nobody_up(impatient: Cluster) -> None:
     """Slow loris: half a size, half a frame, and nothing more."""
     with ExitStack() as stack:
-        slow = [stack.enter_context(raw(impatient)) for _ in range(GIVEN // 2)]
+        slow = [stack.enter_context(raw(impatient)) for _ in range(MAX_CONNECTIONS // 2)]
         for number, connection in enumerate(slow):
             with suppress(ConnectionError):  # so slow that it is closed already
                 connection.sendall((b"\x00\x00\x00\x40" + b"\x00" * 20)[: 1 + number * 2])
@@ -79,7 +79,7 @@ def test_who_never_finishes_a_request_is_closed_and_holds_nobody_up(impatient: C
 
 def test_more_connections_than_allowed_are_closed_and_the_others_stay(cluster: Cluster) -> None:
     with ExitStack() as stack:
-        held = [stack.enter_context(Wire(cluster.bootstrap)) for _ in range(GIVEN)]
+        held = [stack.enter_context(Wire(cluster.bootstrap)) for _ in range(MAX_CONNECTIONS)]
         held[0].send(MetadataRequest(topics=[]), 9)
         assert held[0].receive()
         refused = stack.enter_context(raw(cluster))

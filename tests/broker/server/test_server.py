@@ -268,18 +268,18 @@ def test_one_flush_serves_all_who_wait() -> None:
 
 def test_what_is_written_at_the_end_of_a_turn_is_told_before_the_end() -> None:
     """A shard's batch of the turn in which the broker is stopped is still answered (G10)."""
-    loop, told = Loop(), list[str]()
+    loop, events = Loop(), list[str]()
     env = LoopEnv(loop)
 
     def end() -> None:
-        told.append("end")
+        events.append("end")
         loop.stop()
 
     loop.call_soon(env.after_flushes, end)
-    loop.call_soon(env.flush, MemoryFile("batch"), lambda error: told.append("batch"))
+    loop.call_soon(env.flush, MemoryFile("batch"), lambda error: events.append("batch"))
     loop.run()
     env.stop()
-    assert told == ["batch", "end"]
+    assert events == ["batch", "end"]
 
 
 def test_it_is_ready_at_once() -> None:

@@ -95,8 +95,8 @@ def test_a_log_that_begins_later_is_told_of_without_records() -> None:
     assert partition is not None
     assert partition.log is not None
     partition.log.delete_before(1)
-    told = answered(world.fetch(session=(session, 2)))
-    assert {index: p.log_start_offset for index, p in told.items()} == {1: 1}
+    partitions = answered(world.fetch(session=(session, 2)))
+    assert {index: p.log_start_offset for index, p in partitions.items()} == {1: 1}
 
 
 def test_partitions_come_and_go() -> None:
@@ -162,8 +162,8 @@ def test_an_error_is_told_until_it_is_mended_and_then_the_rest() -> None:
     by_id = world.fetch({0: 0}, topic="", topic_id=topic_id, version=BY_ID)
     gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="x")])
     world.harness.ask(gone, DeleteTopicsResponse)
-    told = answered(world.fetch(session=(by_id.session_id, 1), version=BY_ID))
-    assert told[0].error_code == E.UNKNOWN_TOPIC_ID
+    partitions = answered(world.fetch(session=(by_id.session_id, 1), version=BY_ID))
+    assert partitions[0].error_code == E.UNKNOWN_TOPIC_ID
 
 
 def test_what_had_records_is_served_last() -> None:
@@ -340,10 +340,10 @@ def test_telling_is_of_what_changed() -> None:
     assert not part.report(data)
     assert part.report(PartitionData(high_watermark=-1, error_code=3, records=b""))
     assert part.report(data), "after an error everything is reported again"
-    told_beside = PartitionData(
+    error_beside = PartitionData(
         error_code=1, high_watermark=5, last_stable_offset=5, log_start_offset=0, records=b""
     )
-    assert part.report(told_beside)
+    assert part.report(error_beside)
     assert part.report(data), "also when the error came with the same end"
     data.log_start_offset = 2
     assert part.report(data)

@@ -44,7 +44,7 @@ def described(harness: Harness) -> dict[str, tuple[str | None, int]]:
     return {c.name: (c.value, c.config_source) for c in found.configs}
 
 
-def told_interval(harness: Harness) -> int:
+def heartbeat_interval(harness: Harness) -> int:
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="m",
@@ -62,13 +62,13 @@ def told_interval(harness: Harness) -> int:
 def test_a_group_has_its_own_session_and_interval() -> None:
     harness = Harness()
     assert described(harness) == {SESSION: ("45000", 5), INTERVAL: ("5000", 5)}
-    assert told_interval(harness) == 5_000
+    assert heartbeat_interval(harness) == 5_000
     assert alter(harness, INTERVAL, "10000") == (0, None)
     assert alter(harness, SESSION, "50000") == (0, None)
     assert described(harness) == {SESSION: ("50000", 8), INTERVAL: ("10000", 8)}
-    assert told_interval(harness) == 10_000
+    assert heartbeat_interval(harness) == 10_000
     assert alter(harness, INTERVAL, None, DELETE) == (0, None)
-    assert told_interval(harness) == 5_000
+    assert heartbeat_interval(harness) == 5_000
     assert harness.state.directory.registry.groups == {"g": {SESSION: "50000"}}
     encoded = harness.state.directory.registry.encode()
     assert type(harness.state.directory.registry).decode(encoded).groups == {

@@ -136,17 +136,17 @@ def test_check_prints_the_commands(cluster: Cluster, kohort: Run, program) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("no_such_module:app", "No module named 'no_such_module'"),
         ("missing.py:app", "there is no file missing.py"),
         ("json:app", "json has no App called 'app'. It has no App at all."),
     ],
 )
-def test_what_is_no_app(kohort: Run, name: str, said: str) -> None:
+def test_what_is_no_app(kohort: Run, name: str, message: str) -> None:
     ran = kohort("app", "run", name)
     assert ran.code in (1, 2)
-    assert said in ran.err
+    assert message in ran.err
 
 
 @pytest.mark.parametrize("command", ["run", "check"])

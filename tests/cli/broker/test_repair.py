@@ -43,9 +43,9 @@ def test_garbage_behind_a_sealed_segment(bare: Run, tmp_path: Path) -> None:
     size = first.stat().st_size
     with first.open("ab") as file:
         file.write(GARBAGE)
-    told = bare("broker", "repair", str(tmp_path), "-o", "json")
-    assert told.code == 3
-    assert told.json["rows"] == [
+    ran = bare("broker", "repair", str(tmp_path), "-o", "json")
+    assert ran.code == 3
+    assert ran.json["rows"] == [
         {
             "file": f"t-0/{first.name}",
             "problem": "damaged bytes",
@@ -70,17 +70,17 @@ def test_a_damaged_batch_and_a_missing_file(bare: Run, tmp_path: Path) -> None:
     data[batch + 100] ^= 1  # in the records of the second batch
     first.write_bytes(data)
     second.unlink()
-    told = bare("broker", "repair", str(tmp_path))
-    assert told.code == 3
+    ran = bare("broker", "repair", str(tmp_path))
+    assert ran.code == 3
     lost = set(range(int(second.stem), int(third.stem)))
-    assert "lost_offsets".replace("_", "-").upper() in told.lines[0]
-    assert [line.split("  ")[-1] for line in told.lines[1:]] == ["1 to 1"]
+    assert "lost_offsets".replace("_", "-").upper() in ran.lines[0]
+    assert [line.split("  ")[-1] for line in ran.lines[1:]] == ["1 to 1"]
     assert bare("broker", "repair", str(tmp_path), "--execute").code == 0
     assert read(tmp_path, 40) == [n for n in range(41) if n != 1 and n not in lost]
 
 
 def test_a_directory_in_use_is_left_alone(bare: Run, tmp_path: Path) -> None:
     with Cluster(data_dir=tmp_path, **SETTINGS):
-        told = bare("broker", "repair", str(tmp_path))
-    assert told.code == 1
-    assert "in use by process" in told.err
+        ran = bare("broker", "repair", str(tmp_path))
+    assert ran.code == 1
+    assert "in use by process" in ran.err

@@ -82,22 +82,22 @@ def test_a_setting_is_key_and_value(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("c.toml", b"a = ", "not TOML"),
         ("c.properties", b"a\n", r"c.properties:1: 'a' is not key=value"),
         ("c.properties", b"\xff\xff", "cannot be read"),
     ],
 )
-def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_settings(file)
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (
             ("topic", "list", "-X", "clinet.id=a"),
@@ -120,20 +120,20 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
     ],
 )
 def test_wrong_settings_are_told_before_anything_is_connected(
-    bare: Run, args: tuple[str, ...], said: str
+    bare: Run, args: tuple[str, ...], message: str
 ) -> None:
     """Exit code 2, one line on stderr that names the key and the nearest, nothing on stdout."""
     ran = bare(*args)
     assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
+    assert message in ran.err
     assert ran.err.count("\n") == 1
 
 
-def in_time(bare: Run, address: str, said: str) -> Ran:
+def in_time(bare: Run, address: str, message: str) -> Ran:
     """Ask an address that will not answer; longer where the machine had no time to try it."""
     for timeout_ms in (500, 5_000):
         ran = bare("topic", "list", "-b", address, "-X", f"default.api.timeout.ms={timeout_ms}")
-        if said in ran.err:
+        if message in ran.err:
             return ran
     return bare("topic", "list", "-b", address, "-X", "default.api.timeout.ms=50000")
 
@@ -157,10 +157,10 @@ def test_a_port_that_is_no_broker_is_told_apart(bare: Run) -> None:
     """Somebody listens there and says nothing that a broker would."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        said = "connected, but it does not answer as a Kafka broker does"
-        ran = in_time(bare, f"127.0.0.1:{port}", said)
+        message = "connected, but it does not answer as a Kafka broker does"
+        ran = in_time(bare, f"127.0.0.1:{port}", message)
     assert ran.code == 1
-    assert said in ran.err
+    assert message in ran.err
 
 
 def test_config_show_tells_where_each_value_is_from(

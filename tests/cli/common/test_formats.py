@@ -69,7 +69,7 @@ def test_a_value_in_json_that_is_no_text_is_stored_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
@@ -90,8 +90,8 @@ def test_a_value_in_json_that_is_no_text_is_stored_as_json() -> None:
         (b'{"headers": [{"name": "\\ud800"}]}', "a header's name is not text that UTF-8"),
     ],
 )
-def test_a_bad_line_is_refused_with_the_reason(line: bytes, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_bad_line_is_refused_with_the_reason(line: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_json(line)
 
 

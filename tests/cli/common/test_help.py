@@ -57,14 +57,14 @@ def test_every_command_explains_itself(bare: Run, path: tuple[str, ...]) -> None
         known = {one for p in command.params for one in (*p.opts, *p.secondary_opts)}
         words = shlex.split(line.split("|")[-1] if f"| kohort {' '.join(path)}" in line else line)
         at = [i for i in range(len(words)) if tuple(words[i : i + len(path)]) == path]
-        given = [w.split("=")[0] for w in words[at[0] :] if w.startswith("--")] if at else []
-        assert set(given) <= known, line
+        options = [w.split("=")[0] for w in words[at[0] :] if w.startswith("--")] if at else []
+        assert set(options) <= known, line
 
 
 def test_the_table_of_commands_says_what_the_commands_say() -> None:
     """`kohort --help` does not import the commands; what it says of them is theirs all the same."""
-    for name, (_, _, said) in COMMANDS.items():
-        assert command_at((name,)).get_short_help_str(200).split(".")[0] == said.split(".")[0]
+    for name, (_, _, summary) in COMMANDS.items():
+        assert command_at((name,)).get_short_help_str(200).split(".")[0] == summary.split(".")[0]
 
 
 def test_no_command_is_described_by_half_a_sentence(bare: Run) -> None:

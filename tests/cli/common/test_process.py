@@ -159,8 +159,8 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster, kohort: Run) -> 
                 timeout=PATIENCE_S,
             )
             assert done.returncode == 1
-            said = "error: the output could not be written: No space left on device\n"
-            assert done.stderr == said
+            message = "error: the output could not be written: No space left on device\n"
+            assert done.stderr == message
     lag = kohort("group", "lag", "unwritten", "-o", "csv")
     assert sum(int(line.split(",")[5]) for line in lag.lines[1:]) == 2
 
@@ -180,8 +180,8 @@ def test_a_signal_closes_a_consumer_cleanly(
         assert [process.stdout.readline() for _ in range(3)] == ["a\n", "b\n", "c\n"]
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == code
-        said = process.stderr.read()
-    assert said == f"interrupted: read 3 records, committed to group {group}\n"
+        printed = process.stderr.read()
+    assert printed == f"interrupted: read 3 records, committed to group {group}\n"
     lines = kohort("group", "describe", group).lines
     assert lines[1].split()[-2:] == ["Empty", "0"]
     assert lines[4].split()[:6] == [group, topic, "0", "3", "3", "0"]
@@ -299,9 +299,9 @@ def test_a_verifiable_producer_that_reaches_nobody_ends_when_it_is_asked() -> No
         assert "startup_complete" in process.stdout.readline()
         assert "is the broker running there?" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        told = [json.loads(line)["name"] for line in process.stdout]
+        events = [json.loads(line)["name"] for line in process.stdout]
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
-    assert told == ["producer_send_error", "shutdown_complete", "tool_data"]
+    assert events == ["producer_send_error", "shutdown_complete", "tool_data"]
 
 
 def test_an_interrupt_before_the_command_begins_shows_no_traceback(monkeypatch, capsys) -> None:

@@ -18,9 +18,9 @@ from tests.patience import PATIENCE_S
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_a_script_for_each_shell(bare: Run, shell: str) -> None:
-    told = bare("completion", shell)
-    assert told.code == 0
-    assert "_KOHORT_COMPLETE" in told.out
+    ran = bare("completion", shell)
+    assert ran.code == 0
+    assert "_KOHORT_COMPLETE" in ran.out
 
 
 def test_what_a_shell_gets_to_choose_from() -> None:
@@ -48,9 +48,9 @@ def test_what_a_shell_gets_to_choose_from() -> None:
 def test_an_option_of_another_tool_gets_a_hint(
     bare: Run, words: tuple[str, ...], hint: str
 ) -> None:
-    told = bare(*words)
-    assert told.code == 2
-    assert hint in told.err
+    ran = bare(*words)
+    assert ran.code == 2
+    assert hint in ran.err
 
 
 def test_help_and_version_as_words(bare: Run) -> None:

@@ -432,8 +432,8 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         ran = kohort("dlq", "list", *here, "--search", text, "-o", "json")
         assert [row["offset"] for row in ran.json["rows"]] == offsets, text
     found = kohort("dlq", "show", "shop/0/7", *here, "-o", "json").json
-    told = [(a["attempt"], a["outcome"], a["message"]) for a in found["attempts"]]
-    assert told == [
+    attempts = [(a["attempt"], a["outcome"], a["message"]) for a in found["attempts"]]
+    assert attempts == [
         (0, "retryable", "no route"),
         (1, "retryable", "no route"),
         (2, "exhausted", "gave up"),
@@ -443,8 +443,8 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         {"name": "mine", "value": "x"},
         {"name": "mine", "value": "y"},
     ], "of headers with one name each is told"
-    told = kohort("dlq", "show", "shop/0/7", *here).out
-    assert "gave up" in told
+    printed = kohort("dlq", "show", "shop/0/7", *here).out
+    assert "gave up" in printed
     for line in (
         "current copy: shop.g.dlt/0/0",
         "key: null",
@@ -452,8 +452,8 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         "  mine: x",
         "  mine: y",
     ):
-        assert f"\n{line}\n" in told, "nothing of a record may drive the terminal"
-    assert told.endswith("stack:\n  Traceback\n    File x\\x1b[2J\n  ValueError: odd\n")
+        assert f"\n{line}\n" in printed, "nothing of a record may drive the terminal"
+    assert printed.endswith("stack:\n  Traceback\n    File x\\x1b[2J\n  ValueError: odd\n")
     ran = kohort("dlq", "show", "shop/0/9", *here)
     assert ran.code in (1, 2)
     assert "has not failed here" in ran.err

@@ -53,8 +53,8 @@ def unconnected(*arguments: str):
 def test_a_dry_run_sends_nothing(failures) -> None:
     done = run(failures, "--dry-run", "--reason", "odd", "-o", "json")
     assert done.exit_code == 0, done.output
-    said = json.loads(done.output)
-    assert (said["would_send"], said["not_chosen"]) == (15, 15)
+    report = json.loads(done.output)
+    assert (report["would_send"], report["not_chosen"]) == (15, 15)
     assert failures.entry() == []
 
 

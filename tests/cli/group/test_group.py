@@ -143,7 +143,7 @@ def test_a_check_fails_of_what_was_asked_for_alone(
             while "without" not in {g.group_id for g in admin.list_groups(states=["Stable"])}:
                 without_offsets.poll(0.2)
             every = ("--all", "--match", "^(reads-|without)", "--fail-above", "1000")
-            for words, code, said in (
+            for words, code, message in (
                 (every, 0, "group without has no offsets and reads nothing"),
                 ((*every, "--topic", orders), 0, ""),
                 ((*every, "--topic", "ordes"), 3, "none of the 3 groups has offsets of 'ordes'"),
@@ -161,8 +161,8 @@ def test_a_check_fails_of_what_was_asked_for_alone(
             ):
                 ran = kohort("group", "lag", *words)
                 assert ran.code == code, words
-                assert said in ran.err
-                assert bool(said) == bool(ran.err)
+                assert message in ran.err
+                assert bool(message) == bool(ran.err)
 
 
 def test_what_is_not_known_is_a_dash(kohort: Run, cluster: Cluster, orders: str) -> None:
@@ -308,15 +308,15 @@ def test_a_group_is_set_back_only_without_members_and_when_told_to(
         assert refused.code == 1
         assert "has members (1)" in refused.err
     back = ("group", "reset", "setter", "--to", "-2", "--topic", "bills:1", "-o", "csv")
-    told = kohort(*back)
-    assert told.lines[1:] == ["setter,bills,1,3,1,2,0"]
-    assert "nothing was changed; add --execute" in told.err
+    dry_run = kohort(*back)
+    assert dry_run.lines[1:] == ["setter,bills,1,3,1,2,0"]
+    assert "nothing was changed; add --execute" in dry_run.err
     assert kohort("group", "lag", "setter", "-o", "csv").lines[2].startswith("setter,bills,1,3,3,0")
     assert kohort(*back, "--execute").err == ""
     assert kohort("group", "lag", "setter", "-o", "csv").lines[2].startswith("setter,bills,1,1,3,2")
     ahead = kohort("group", "reset", "setter", "--to", "@-0s", "-o", "csv")
     assert [line.split(",")[4:] for line in ahead.lines[1:]] == [["0", "0", "0"], ["3", "0", "2"]]
-    for args, code, said in (
+    for args, code, message in (
         (("setter", "--to", "soon"), 2, "--to 'soon': write earliest"),
         (("setter", "--to", "9"), 1, "offset 9 is not in bills-0, which holds 0 to 0"),
         (("setter", "--to", "0", "--topic", "bills:7"), 1, "no partition '7'; it has 2"),
@@ -324,7 +324,7 @@ def test_a_group_is_set_back_only_without_members_and_when_told_to(
     ):
         ran = kohort("group", "reset", *args)
         assert ran.code == code
-        assert said in ran.err
+        assert message in ran.err
 
 
 def test_an_unknown_group_does_not_hide_the_others(

@@ -48,15 +48,15 @@ def test_what_happened_in_words(kohort: Run, cluster: Cluster, churned: str) -> 
 
 
 def test_forms_for_programs(kohort: Run, churned: str) -> None:
-    told = kohort("group", "timeline", churned, "-o", "json").json["rebalances"]
-    assert all(one["source"] == "coordinator" and not one["inferred"] for one in told)
-    joined = next(one for one in told if one["generation"] == 2)
+    rebalances = kohort("group", "timeline", churned, "-o", "json").json["rebalances"]
+    assert all(one["source"] == "coordinator" and not one["inferred"] for one in rebalances)
+    joined = next(one for one in rebalances if one["generation"] == 2)
     assert [c["trigger"] for c in joined["causes"]] == ["joined"]
     assert (joined["moved"], joined["needed"], joined["not_needed"]) == (2, 2, 0)
     assert joined["settling_ms"] >= 0
     rows = kohort("group", "timeline", churned, "-o", "csv").lines
     assert rows[0].startswith("group,protocol,generation,outcome,began,")
-    assert len(rows) == len(told) + 1
+    assert len(rows) == len(rebalances) + 1
     assert len(kohort("group", "timeline", churned, "-o", "jsonl", "--last", "2").lines) == 2
 
 

@@ -21,8 +21,8 @@ def test_a_line_for_each_group(kohort: Run, cluster: Cluster) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.alter_group_offsets("late", {TopicPartition("totals", n): 1 for n in (0, 1)})
         admin.alter_group_offsets("done", {TopicPartition("totals", n): 3 for n in (0, 1)})
-    told = kohort("group", "lag", "late", "done", "--total", "--sort", "lag")
-    assert told.lines[0].split() == [
+    ran = kohort("group", "lag", "late", "done", "--total", "--sort", "lag")
+    assert ran.lines[0].split() == [
         "GROUP",
         "STATE",
         "MEMBERS",
@@ -30,10 +30,10 @@ def test_a_line_for_each_group(kohort: Run, cluster: Cluster) -> None:
         "LAG",
         "OLDEST-UNREAD",
     ]
-    assert told.lines[1].split()[:5] == ["late", "Empty", "0", "2", "4"]
+    assert ran.lines[1].split()[:5] == ["late", "Empty", "0", "2", "4"]
     once = kohort("group", "lag", "late", "--total", "-o", "json").json["rows"]
     assert once[0]["oldest_unread"] > 1_000_000_000_000  # one look reads the record's own time
-    assert told.lines[2].split() == ["done", "Empty", "0", "2", "0", "0ms"]
+    assert ran.lines[2].split() == ["done", "Empty", "0", "2", "0", "0ms"]
     rows = kohort("group", "lag", "late", "--total", "--for", "1ms", "-o", "json").json["rows"]
     assert rows[0]["lag"] == 4
     assert rows[0]["oldest_unread"] > 1_000_000_000_000

@@ -378,8 +378,8 @@ def test_healthy(case: Case) -> None:
 def test_sick(case: Case) -> None:
     verdict = case.verdict()
     assert verdict.stuck, [(f.state.value, f.why) for f in verdict.findings]
-    said = [*verdict.concerns, *(f.why for f in verdict.findings if f.state is State.STUCK)]
-    assert all(said), "an alarm says why"
+    reasons = [*verdict.concerns, *(f.why for f in verdict.findings if f.state is State.STUCK)]
+    assert all(reasons), "an alarm says why"
 
 
 def test_each_situation_is_told_apart() -> None:

@@ -37,10 +37,10 @@ def why(
     now: Seen, was: Seen | None = None, *, of: GroupDescription | None = None, held: str | None = ""
 ) -> tuple[State, str]:
     """What one partition does between two looks; `held`: by whom a transaction is open, if any."""
-    told = of or group(MEMBER)
+    description = of or group(MEMBER)
     listed = None if held is None else TransactionListing(held, 5, "Ongoing")
     open_ones = [] if held == "" else [Open(TP, ProducerDescription(5, 0, 0, 0, -1, 7), listed)]
-    before, after = Look(0, told, {TP: was or now}), Look(10, told, {TP: now})
+    before, after = Look(0, description, {TP: was or now}), Look(10, description, {TP: now})
     (finding,) = judge(before, after, open_ones, []).findings
     return finding.state, finding.why
 
@@ -49,12 +49,12 @@ def test_what_goes_on() -> None:
     """Read to the end, and moving, need no words."""
     assert why(AT_7._replace(committed=20)) == (State.CAUGHT_UP, "")
     assert why(AT_7, AT_7._replace(committed=3)) == (State.MOVING, "")
-    state, said = why(AT_7._replace(end=2_000), AT_7._replace(committed=3, end=20))
-    assert (state, "more is written than is done" in said) == (State.BEHIND, True)
+    state, reason = why(AT_7._replace(end=2_000), AT_7._replace(committed=3, end=20))
+    assert (state, "more is written than is done" in reason) == (State.BEHIND, True)
 
 
 @pytest.mark.parametrize(
-    ("seen", "said"),
+    ("seen", "expected"),
     [
         (
             AT_7._replace(leader=None, end=None, down=(2,)),
@@ -67,9 +67,9 @@ def test_what_goes_on() -> None:
         (AT_7, "a (/h) has it and has committed nothing for 10 s: its next record"),
     ],
 )
-def test_what_stands(seen: Seen, said: str) -> None:
-    state, told = why(seen)
-    assert (state, said in told) == (State.STUCK, True), told
+def test_what_stands(seen: Seen, expected: str) -> None:
+    state, reason = why(seen)
+    assert (state, expected in reason) == (State.STUCK, True), reason
 
 
 def test_behind_an_open_transaction() -> None:

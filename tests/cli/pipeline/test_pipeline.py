@@ -43,7 +43,7 @@ def progress(done: int) -> Progress:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "message"),
     [
         ("def (", 1, "SyntaxError"),
         ("import nosuchmodule", 1, "No module named 'nosuchmodule'"),
@@ -57,7 +57,7 @@ def progress(done: int) -> Progress:
     ],
 )
 def test_an_error_in_the_file_is_shown_as_its_author_needs_it(
-    bare: Run, tmp_path: Path, text: str, code: int, said: str
+    bare: Run, tmp_path: Path, text: str, code: int, message: str
 ) -> None:
     """The line of their file and the reason; none of our own frames."""
     file = tmp_path / "mine.py"
@@ -65,7 +65,7 @@ def test_an_error_in_the_file_is_shown_as_its_author_needs_it(
     for command in (("pipeline", "run"), ("pipeline", "status"), ("retry", "status", "--pipeline")):
         ran = bare(*command, str(file))
         assert (ran.code, ran.out) == (code, "")
-        assert said in ran.err
+        assert message in ran.err
         assert "src/kohort" not in ran.err
         assert (", line " in ran.err) == (code == 1)
 
@@ -165,13 +165,13 @@ def test_a_failure_is_one_error(
 
 
 def test_progress_is_said_when_it_changed_and_at_most_once_a_second() -> None:
-    said: list[str] = []
+    printed: list[str] = []
     now = [10.0]
-    lines = Lines(said.append, lambda: now[0])
+    lines = Lines(printed.append, lambda: now[0])
     for at, done in ((10.0, 0), (10.5, 10), (11.0, 10), (12.5, 10), (12.6, 1_000), (14.0, 1_000)):
         now[0] = at
         lines.show(progress(done))
-    assert [text.split("   ")[0] for text in said] == [
+    assert [text.split("   ")[0] for text in printed] == [
         "handled 0 of 1,000",
         "handled 10 of 1,000",
         "handled 1,000 of 1,000",

@@ -89,7 +89,7 @@ def test_a_topic_is_copied_by_a_pipe(kohort: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "stdin", "said"),
+    ("args", "stdin", "message"),
     [
         (("--key-separator", ":"), b"a:1\nb2\n", "line 2: no key separator ':' in 'b2'; 1 record"),
         (("--jsonl",), b"{}\n{}\n{\n", "line 3: not JSON"),
@@ -100,14 +100,14 @@ def test_a_topic_is_copied_by_a_pipe(kohort: Run) -> None:
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(
-    kohort: Run, args: tuple[str, ...], stdin: bytes, said: str
+    kohort: Run, args: tuple[str, ...], stdin: bytes, message: str
 ) -> None:
     """Exit code 1; the records before it are stored, and how many that are is said."""
     kohort("topic", "create", "bad", "--if-not-exists")
     before = len(kohort("consume", "bad", "--from-beginning", "--until-end").lines)
     ran = kohort("produce", "bad", *args, stdin=stdin)
     assert (ran.code, ran.out) == (1, "")
-    assert said in ran.err
+    assert message in ran.err
     after = len(kohort("consume", "bad", "--from-beginning", "--until-end").lines)
     stored = 0 if "nothing was stored" in ran.err else int(ran.err.split("; ")[-1].split()[0])
     assert after - before == stored

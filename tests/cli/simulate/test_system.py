@@ -52,7 +52,7 @@ def test_an_unknown_word_is_refused(
 
 @pytest.mark.parametrize("command", ["run", "system"])
 @pytest.mark.parametrize(
-    ("given", "ignored"),
+    ("option", "ignored"),
     [
         (["--seed", "1"], ["--seeds", "3"]),
         (["--seed", "1"], ["--minutes", "3"]),
@@ -62,11 +62,11 @@ def test_an_unknown_word_is_refused(
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(
-    command: str, given: list[str], ignored: list[str], capsys: pytest.CaptureFixture[str]
+    command: str, option: list[str], ignored: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(simulate, [command, *given, *ignored]) == 2
+    assert invoke(simulate, [command, *option, *ignored]) == 2
     printed = capsys.readouterr()
-    assert f"{ignored[0]} does nothing with {given[0]}" in printed.err
+    assert f"{ignored[0]} does nothing with {option[0]}" in printed.err
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 9])

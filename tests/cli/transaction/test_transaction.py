@@ -147,7 +147,7 @@ def test_one_that_commits_already_is_not_aborted(
 
 def test_what_there_is_not(kohort: Run, topic: str) -> None:
     """No such id, partition or producer: told, and nothing is done."""
-    for args, said in (
+    for args, message in (
         (("describe", "nobody"), "there is no transactional id 'nobody'"),
         (("abort", "nobody"), "there is no transactional id 'nobody'"),
         (("abort",), "name a transactional id, or --partition and --producer-id"),
@@ -157,4 +157,4 @@ def test_what_there_is_not(kohort: Run, topic: str) -> None:
         (("abort", "--partition", f"{topic}:0", "--producer-id", "1"), "no transaction open"),
     ):
         ran = kohort("transaction", *args)
-        assert (ran.code in (1, 2), said in ran.err) == (True, True), ran.err
+        assert (ran.code in (1, 2), message in ran.err) == (True, True), ran.err

@@ -57,8 +57,8 @@ def test_users_and_a_login_from_a_file(bare: Run, tmp_path: Path) -> None:
         assert "SCRAM-SHA-512" in refused.err
         assert "third" not in refused.err
         word.write_text("second\n")
-        told = bare("user", "delete", "bob", *at, *bobs)
-        assert "would remove: user bob" in told.out
+        dry_run = bare("user", "delete", "bob", *at, *bobs)
+        assert "would remove: user bob" in dry_run.out
         assert bare("user", "delete", "bob", "--execute", *at, *bobs).code == 0
         assert bare("topic", "list", *at, *bobs).code == 1
 

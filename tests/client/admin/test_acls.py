@@ -43,12 +43,12 @@ def test_a_client_is_told_what_it_may_not_do() -> None:
     """Clients without a login are User:ANONYMOUS, who may do what is granted, and no more."""
     with Cluster(acls=True, super_users=("User:root",)) as cluster:
         servers = cluster.bootstrap
-        with Admin(bootstrap_servers=servers) as admin, pytest.raises(BrokerError) as told:
+        with Admin(bootstrap_servers=servers) as admin, pytest.raises(BrokerError) as refusal:
             admin.create_topics([NewTopic("orders")])
-        assert told.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        with Producer(bootstrap_servers=servers) as producer, pytest.raises(BrokerError) as told:
+        assert refusal.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        with Producer(bootstrap_servers=servers) as producer, pytest.raises(BrokerError) as refusal:
             producer.send("orders", b"1").result(PATIENCE_S)
-        assert told.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert refusal.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with Consumer(bootstrap_servers=servers, group_id="g") as consumer:
             consumer.subscribe(["orders"])
             with pytest.raises(BrokerError, match="AUTHORIZATION_FAILED"):

@@ -71,7 +71,7 @@ class Awaiting:
 
     def __getattr__(self, name: str):
         call = getattr(self._admin, name)
-        return lambda *args, **given: self._runner.run(call(*args, **given))
+        return lambda *args, **options: self._runner.run(call(*args, **options))
 
 
 @pytest.fixture(params=["Admin", "AsyncAdmin"])
@@ -415,11 +415,11 @@ def test_a_broker_ends_a_change_before_the_caller_gives_up(broker):
 
 def dead_controller(broker: ScriptedBroker, answers: float) -> None:
     """So many answers name node 9 the controller, where nobody listens; the next the broker."""
-    given: list[None] = []
+    calls: list[None] = []
 
     def answer(request, call):
-        given.append(None)
-        broker.cluster.controller_id = 9 if len(given) <= answers else broker.node_id
+        calls.append(None)
+        broker.cluster.controller_id = 9 if len(calls) <= answers else broker.node_id
         metadata = broker.cluster.metadata(request, call)
         metadata.brokers.append(MetadataResponseBroker(node_id=9, host="127.0.0.1", port=1))
         return metadata
@@ -563,10 +563,10 @@ def test_what_is_refused_for_long_is_told_once_while_it_is_tried_on(broker, monk
     )
     with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
         admin.create_topics(["t"])
-    told = [r.getMessage() for r in caplog.records if r.name == "kohort.client.admin"]
-    assert len(told) == 1
-    assert told[0].startswith("KAFKA_STORAGE_ERROR (56): creating topic 't'")
-    assert told[0].endswith("; retrying")
+    warnings = [r.getMessage() for r in caplog.records if r.name == "kohort.client.admin"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("KAFKA_STORAGE_ERROR (56): creating topic 't'")
+    assert warnings[0].endswith("; retrying")
 
 
 def test_no_broker_is_said_in_time():

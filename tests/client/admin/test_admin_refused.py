@@ -41,10 +41,10 @@ class Call(NamedTuple):
     make: Callable[..., Any]
 
 
-def delete_topic(admin: Admin, **given: Any) -> None:
+def delete_topic(admin: Admin, **options: Any) -> None:
     with suppress(BrokerError):  # there already
         admin.create_topics(["gone"])
-    admin.delete_topics(["gone"], **given)
+    admin.delete_topics(["gone"], **options)
 
 
 CALLS = {
@@ -136,9 +136,9 @@ def cluster() -> Iterator[Cluster]:
 def made(cluster: Cluster) -> Iterator[Callable[..., Any]]:
     """Makes a call with a client of its own. `AsyncAdmin` makes the same ones."""
 
-    def make(call: Callable[..., Any], **given: Any) -> Any:
+    def make(call: Callable[..., Any], **options: Any) -> Any:
         with Admin(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=5) as admin:
-            return call(admin, **given)
+            return call(admin, **options)
 
     yield make
     cluster.faults.clear()
@@ -228,10 +228,10 @@ def test_a_call_about_several_partitions_names_all_that_failed(made: Callable[..
         lambda a: a.alter_group_offsets("g", {TP: 1, no: 1, neither: 1}, timeout_s=0.3),
         lambda a: a.delete_group_offsets("g", [TP, no, neither], timeout_s=0.3),
     ):
-        said = ""
-        while not said:
-            said = refused(made, call)
-        assert {"orders-7", "nowhere-0"} <= set(said.replace("'", " ").split())
+        message = ""
+        while not message:
+            message = refused(made, call)
+        assert {"orders-7", "nowhere-0"} <= set(message.replace("'", " ").split())
 
 
 def refused(made: Callable[..., Any], call: Callable[..., Any]) -> str:

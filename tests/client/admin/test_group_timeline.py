@@ -55,7 +55,7 @@ def share(first: Consumer, count: int, *others: Consumer) -> None:
             consumer.poll(0.05)
 
 
-def told(cluster: Cluster, group: str) -> tuple[list[Rebalance] | None, list[Rebalance]]:
+def timelines(cluster: Cluster, group: str) -> tuple[list[Rebalance] | None, list[Rebalance]]:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         settings = {"bootstrap_servers": cluster.bootstrap}
         return admin.group_timeline(group), read_rebalances(admin, group, settings)
@@ -71,7 +71,7 @@ def test_the_log_tells_who_came_and_went_and_what_moved(
 ) -> None:
     group = f"log-{'848' if settings else 'classic'}"
     churn(cluster, group, **settings)
-    _, read = told(cluster, group)
+    _, read = timelines(cluster, group)
     came = next(one for one in read if names(one, "joined") == ["second"])
     went = next(one for one in read if names(one, "gone") == ["second"])
     assert (came.moved, came.needed, came.members) == (2, 2, 2)
@@ -90,7 +90,7 @@ def test_a_coordinator_of_ours_remembers(cluster: Cluster, settings: dict[str, A
     """Its causes are exact; log and memory agree on the rest. Apache Kafka's says nothing."""
     group = f"both-{'848' if settings else 'classic'}"
     churn(cluster, group, **settings)
-    exact, read = told(cluster, group)
+    exact, read = timelines(cluster, group)
     if APACHE:
         assert exact is None
         return

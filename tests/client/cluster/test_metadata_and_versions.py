@@ -229,7 +229,7 @@ def test_a_leader_whose_address_is_not_known_is_no_leader():
 
 
 @pytest.mark.parametrize(
-    ("given", "complete"),
+    ("response", "complete"),
     [
         (answer(), True),
         (answer(leader=-1), False),
@@ -238,8 +238,8 @@ def test_a_leader_whose_address_is_not_known_is_no_leader():
         (answer(error=17), True),
     ],
 )
-def test_what_may_pass_is_asked_for_again_soon(given, complete):
-    assert is_complete(merge(ClusterMetadata(), given)) is complete
+def test_what_may_pass_is_asked_for_again_soon(response, complete):
+    assert is_complete(merge(ClusterMetadata(), response)) is complete
 
 
 def test_values_are_tuples_with_words():
@@ -248,7 +248,7 @@ def test_values_are_tuples_with_words():
     assert OffsetAndMetadata(5) == (5, "", -1)
 
 
-def told(*numbers: int, epoch: int = 0) -> MetadataResponse:
+def partitions_answer(*numbers: int, epoch: int = 0) -> MetadataResponse:
     """An answer about topic t, with these partition numbers."""
     partitions = [
         MetadataResponsePartition(partition_index=n, leader_id=1, leader_epoch=epoch)
@@ -262,20 +262,20 @@ def told(*numbers: int, epoch: int = 0) -> MetadataResponse:
 
 def test_an_absurd_partition_number_is_dropped_and_asked_for_again() -> None:
     """A producer has a queue for each number up to the largest: it would take all memory."""
-    damaged = merge(ClusterMetadata(), told(0, 2_147_483_646, 2))
+    damaged = merge(ClusterMetadata(), partitions_answer(0, 2_147_483_646, 2))
     assert list(damaged.topics["t"].partitions) == [0, 2]
     assert not is_complete(damaged)
-    assert list(merge(ClusterMetadata(), told(0, -1)).topics["t"].partitions) == [0]
-    assert is_complete(merge(damaged, told(0, 1, 2)))
+    assert list(merge(ClusterMetadata(), partitions_answer(0, -1)).topics["t"].partitions) == [0]
+    assert is_complete(merge(damaged, partitions_answer(0, 1, 2)))
 
 
 def test_an_epoch_that_only_one_answer_has_named_is_forgotten() -> None:
     """A broker may lag, and what it says is not believed; but not all of them, and not for ever."""
-    now = merge(merge(ClusterMetadata(), told(0)), told(0, epoch=1 << 30))
+    now = merge(merge(ClusterMetadata(), partitions_answer(0)), partitions_answer(0, epoch=1 << 30))
     for _ in range(MAX_DOUBTS - 1):
-        now = merge(now, told(0, epoch=3))
+        now = merge(now, partitions_answer(0, epoch=3))
         assert now.leader_epoch("t", 0) == 1 << 30
-    assert merge(now, told(0, epoch=3)).leader_epoch("t", 0) == 3
+    assert merge(now, partitions_answer(0, epoch=3)).leader_epoch("t", 0) == 3
 
 
 def test_hints_that_bring_nothing_new_come_less_often() -> None:

@@ -159,13 +159,13 @@ def test_two_threads_that_begin_to_wait_at_once_both_hear_of_the_end(call: Any) 
 def both_hear(call: Any, line: int) -> None:
     future: Future[int] = Future()
     there, go_on = threading.Event(), threading.Event()
-    heard: queue.Queue[bool] = queue.Queue()
+    results: queue.Queue[bool] = queue.Queue()
 
     def begin() -> None:
         if call is Completion.wait:
-            heard.put(future.wait(PATIENCE_S))
+            results.put(future.wait(PATIENCE_S))
         else:
-            future.add_callback(lambda: heard.put(True))
+            future.add_callback(lambda: results.put(True))
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code is call.__code__ and (event, frame.f_lineno) == ("line", line):
@@ -189,7 +189,7 @@ def both_hear(call: Any, line: int) -> None:
     go_on.set()
     until(lambda: waiting() == 2, f"one of the two, held at line {line},")
     future.set_result(1)
-    assert [heard.get(timeout=PATIENCE_S) for _ in range(2)] == [True, True]
+    assert [results.get(timeout=PATIENCE_S) for _ in range(2)] == [True, True]
     slow.join(PATIENCE_S)
     quick.join(PATIENCE_S)
     assert waiting() == 0

@@ -79,8 +79,8 @@ def test_what_is_no_partition() -> None:
 @pytest.mark.parametrize("keys", [[b"k"], [b"k"] * 3])
 def test_keys_and_values_that_do_not_pair(keys: list[bytes]) -> None:
     """Keys too many were passed over in silence; too few were an IndexError."""
-    said = f"2 values and {len(keys)} keys"
-    with Producer(bootstrap_servers="127.0.0.1:1") as to, pytest.raises(UsageError, match=said):
+    message = f"2 values and {len(keys)} keys"
+    with Producer(bootstrap_servers="127.0.0.1:1") as to, pytest.raises(UsageError, match=message):
         to.send_many("t", [b"a", b"b"], keys)
 
 
@@ -294,12 +294,12 @@ def wrong_calls(face: str, client: Any) -> Iterator[tuple[str, str, list[Any], d
                 if several:
                     yield call, one.name, [wrong], {}
                     continue
-                given = {
+                keywords = {
                     other.name: RIGHT[kind_of(face, call, other)]
                     for other in parameters
                     if other.default is other.empty and other.kind is not other.VAR_POSITIONAL
                 }
-                yield call, one.name, [], {**given, one.name: wrong}
+                yield call, one.name, [], {**keywords, one.name: wrong}
 
 
 def refused(done: Callable[[], Any]) -> str:
@@ -307,9 +307,9 @@ def refused(done: Callable[[], Any]) -> str:
     try:
         done()
     except TypeError as error:
-        said = str(error)
-        clear = "Kafka keeps bytes" in said or "bytes-like" in said or "unhashable" in said
-        return said if clear else f"UNCLEAR {error!r}"
+        message = str(error)
+        clear = "Kafka keeps bytes" in message or "bytes-like" in message or "unhashable" in message
+        return message if clear else f"UNCLEAR {error!r}"
     except KohortError as error:
         return str(error) if isinstance(error, UsageError) else f"UNCLEAR {error!r}"
     except Exception as error:
@@ -352,12 +352,12 @@ def test_every_parameter_of_every_call(
             settle(client.begin_transaction())
             settle(settle(client.send("t", b"first")))
         before = state_of(client)
-        for call, name, args, given in wrong_calls(face, client):
+        for call, name, args, keywords in wrong_calls(face, client):
             made = getattr(client, call)
-            said = refused(lambda: settle(made(*args, **given)))  # noqa: B023
-            if not said or said.startswith("UNCLEAR"):
-                missed.append(f"{call}({name}={(args or [given.get(name)])[0]!r}): {said}")
-            assert state_of(client) == before, (call, name, given)
+            message = refused(lambda: settle(made(*args, **keywords)))  # noqa: B023
+            if not message or message.startswith("UNCLEAR"):
+                missed.append(f"{call}({name}={(args or [keywords.get(name)])[0]!r}): {message}")
+            assert state_of(client) == before, (call, name, keywords)
         assert not missed, "\n".join(missed)
         assert "raised" not in caplog.text  # nothing has come to light on the network thread
         if face == "Producer":
@@ -414,8 +414,8 @@ def test_what_subscribe_and_commit_async_are_given(tasks: bool) -> None:
         for topics in WRONG["topics"]:
             with pytest.raises(UsageError):
                 call(topics, None)
-        for listener, said in ((5, "no method"), (Deaf(), "no method on_partitions_lost")):
-            with pytest.raises(UsageError, match=said):
+        for listener, message in ((5, "no method"), (Deaf(), "no method on_partitions_lost")):
+            with pytest.raises(UsageError, match=message):
                 call(["t"], listener)
         assert consumer.subscription() == frozenset()
         if tasks:

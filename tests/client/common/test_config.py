@@ -167,8 +167,8 @@ def test_an_unknown_key_names_the_nearest_one():
 
 def test_a_key_that_no_client_knows_is_told_the_nearest_of_any() -> None:
     """A flag of the command line is for all roles: the near name may be any role's."""
-    said = str(ClientConfig.unknown("session.timeout", "command line"))
-    assert "did you mean 'session.timeout.ms'?" in said
+    message = str(ClientConfig.unknown("session.timeout", "command line"))
+    assert "did you mean 'session.timeout.ms'?" in message
 
 
 def test_tls_keys_are_unused_without_tls():

@@ -155,7 +155,7 @@ def test_a_pause_within_an_iteration_holds_from_the_next_record_on(world: World)
 def test_listeners_may_be_coroutines(world: World) -> None:
     """Spec 4.8: they run in the calling task, and may commit."""
     topic, group = world.topic(2, records=20), world.group()
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
     async def main() -> None:
         async with consumer(world, group_id=group, enable_auto_commit=False) as reader:
@@ -163,18 +163,18 @@ def test_listeners_may_be_coroutines(world: World) -> None:
             class Listener(RebalanceListener):
                 async def on_partitions_assigned(self, partitions):
                     await asyncio.sleep(0)
-                    told.append(("assigned", len(partitions)))
+                    calls.append(("assigned", len(partitions)))
 
                 async def on_partitions_revoked(self, partitions):
                     await reader.commit()
-                    told.append(("revoked", len(partitions)))
+                    calls.append(("revoked", len(partitions)))
 
             await reader.subscribe([topic], Listener())
             count = 0
             while count < 20:
                 count += len(await reader.poll(1))
             await reader.unsubscribe()
-            assert told == [("assigned", 2), ("revoked", 2)]
+            assert calls == [("assigned", 2), ("revoked", 2)]
             tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
             committed = await reader.committed(tps)
             assert [known(committed[tp]).offset for tp in tps] == [10, 10]
@@ -196,14 +196,14 @@ def test_other_calls(world: World) -> None:
             batch = await reader.poll_arrow(PATIENCE_S, columns=["value"])
             assert batch.column("value").to_pylist() == values(range(6, 10))
             assert (await reader.poll_arrow(0.01)).num_rows == 0
-            told = asyncio.Event()
+            called = asyncio.Event()
 
             async def callback(offsets, error) -> None:
                 assert error is None
-                told.set()
+                called.set()
 
             reader.commit_async({tp: 8}, callback)
-            while not told.is_set():
+            while not called.is_set():
                 await reader.poll(0.05)
             assert known((await reader.committed([tp]))[tp]).offset == 8
 
@@ -242,9 +242,9 @@ def test_a_blocked_event_loop_stays_a_member(world: World) -> None:
             before = reader.group_metadata()
             member = known(known(reader._core.session).member)
             assert isinstance(member, ClassicMember)
-            heard = member._last_answer_ms
+            last_answer_ms = member._last_answer_ms
             deadline = time.monotonic() + PATIENCE_S
-            while member._last_answer_ms < heard + 200:
+            while member._last_answer_ms < last_answer_ms + 200:
                 assert time.monotonic() < deadline
             await reader.poll(0)
             assert reader.group_metadata() == before

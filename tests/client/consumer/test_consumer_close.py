@@ -44,7 +44,7 @@ def member(world: World, **config: Any) -> tuple[Consumer, str]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize(
-    ("silent", "committed", "left", "said"),
+    ("silent", "committed", "left", "message"),
     [
         ("OffsetCommit", False, None, "the last automatic commit"),
         ("leaving", True, False, "did not confirm that this member left in time"),
@@ -57,7 +57,7 @@ def test_a_silent_coordinator(
     silent: str,
     committed: bool,
     left: bool | None,
-    said: str,
+    message: str,
 ) -> None:
     consumer, group = member(world, group_protocol=protocol)
     leaving = "LeaveGroup" if protocol == "classic" else "ConsumerGroupHeartbeat"
@@ -69,7 +69,7 @@ def test_a_silent_coordinator(
     if protocol == "classic":  # else the commit waits behind the silent heartbeat
         assert report.committed is committed
     assert left is None or report.left_group is left
-    assert any(said in problem for problem in report.problems), report
+    assert any(message in problem for problem in report.problems), report
 
 
 @pytest.mark.parametrize("way", ["assign", "subscribe"])
@@ -82,12 +82,12 @@ def test_what_was_committed_without_waiting_is_waited_for(world: World, way: str
     else:
         consumer.subscribe([topic])
     take(consumer, 10)
-    told: list[object] = []
+    outcomes: list[object] = []
     with world.cluster.faults.fail("OffsetCommit", "NOT_COORDINATOR", times=3, group=group):
         for offset in (3, 7):
-            consumer.commit_async({(topic, 0): offset}, lambda _, error: told.append(error))
+            consumer.commit_async({(topic, 0): offset}, lambda _, error: outcomes.append(error))
         assert consumer.close(60) == (True, True, ())
-    assert told == [None, None]
+    assert outcomes == [None, None]
     with world.consumer(group_id=group) as reader:
         assert known(reader.committed([(topic, 0)])[TopicPartition(topic, 0)]).offset == 7
 
@@ -127,9 +127,9 @@ def test_whoever_chose_its_partitions_itself_commits_what_it_likes(world: World,
     consumer = world.consumer(group_id=group, enable_auto_commit=False)
     consumer.assign([(topic, 0)])
     take(consumer, 5)
-    told: list[object] = []
+    outcomes: list[object] = []
     with world.cluster.faults.fail("OffsetCommit", "NOT_COORDINATOR", times=2, group=group):
-        consumer.commit_async(callback=lambda _, error: told.append(error))
+        consumer.commit_async(callback=lambda _, error: outcomes.append(error))
         if then == "unsubscribe":
             consumer.unsubscribe()
         elif then == "seek":
@@ -138,7 +138,7 @@ def test_whoever_chose_its_partitions_itself_commits_what_it_likes(world: World,
             consumer.assign([(topic, 1)])
         assert consumer.committed([(topic, 0)]).keys() == {(topic, 0)}
         consumer.close(60)
-    assert told == [None]
+    assert outcomes == [None]
     with world.consumer(group_id=group) as reader:
         assert known(reader.committed([(topic, 0)])[TopicPartition(topic, 0)]).offset == 5
 

@@ -451,18 +451,18 @@ def test_async_commits_keep_their_order(world: World) -> None:
     topic = world.topic(1, records=100)
     consumer = world.consumer(group_id=world.group(), enable_auto_commit=False)
     consumer.assign(parts(topic, 1))
-    tp, told = TopicPartition(topic, 0), []
+    tp, committed = TopicPartition(topic, 0), []
     threads = set()
 
     def callback(offsets, error) -> None:
         assert error is None
         threads.add(threading.get_ident())
-        told.append(offsets[tp].offset)
+        committed.append(offsets[tp].offset)
 
     for n in range(1, 51):
         consumer.commit_async({tp: n}, callback)
-    until(lambda: len(told) == 50, consumer)
-    assert told == list(range(1, 51))
+    until(lambda: len(committed) == 50, consumer)
+    assert committed == list(range(1, 51))
     assert threads == {threading.get_ident()}
     assert known(consumer.committed([tp])[tp]).offset == 50
 
@@ -664,18 +664,18 @@ def test_an_outage_is_said_once_and_its_end(
         # Not before: until it is connected first, a slow machine is an outage, too.
         monkeypatch.setattr("kohort.client.consumer.calls.UNREACHABLE_WARNING_MS", 50)
 
-        def said(text: str) -> bool:
+        def logged(text: str) -> bool:
             consumer.poll(0.05)
             return text in caplog.text
 
         address = cluster.bootstrap
         cluster.kill()
-        until(lambda: said(f"no broker could be reached: {address}"), consumer)
+        until(lambda: logged(f"no broker could be reached: {address}"), consumer)
         for _ in range(5):
             consumer.poll(0.05)
         assert caplog.text.count("retrying") == 1
         cluster.start()
-        until(lambda: said("the cluster can be reached again"), consumer)
+        until(lambda: logged("the cluster can be reached again"), consumer)
         own.close()
 
 

@@ -199,8 +199,8 @@ def test_who_has_nothing_gives_up_nothing(world: World, strategy: str) -> None:
         until(lambda: all(listener.calls for listener in listeners), *made)
     for consumer in made:
         consumer.close()
-    told = [call for listener in listeners for call in listener.calls]
-    assert {what for what, tps in told if not tps} == {"assigned"}
+    calls = [call for listener in listeners for call in listener.calls]
+    assert {what for what, tps in calls if not tps} == {"assigned"}
 
 
 class OnlyRevoked(RebalanceListener):
@@ -376,11 +376,11 @@ def test_subscribing_anew_without_a_listener_takes_the_old_one_away(world: World
     consumer = world.consumer(group_id=world.group())
     consumer.subscribe([a], listener := Listener())
     take(consumer, 3)
-    told = list(listener.calls)
+    calls = list(listener.calls)
     consumer.subscribe([b])
     take(consumer, 4)
     consumer.close()
-    assert listener.calls == told == [("assigned", {(a, 0)})]
+    assert listener.calls == calls == [("assigned", {(a, 0)})]
 
 
 def test_seek_inside_assigned(world: World) -> None:
@@ -508,8 +508,9 @@ def test_heartbeats_go_on_while_the_caller_computes(world: World) -> None:
     before = consumer.group_metadata()
     member = known(known(consumer._core.session).member)
     assert isinstance(member, ClassicMember)
-    heard, deadline = member._last_answer_ms, time.monotonic() + PATIENCE_S
-    while member._last_answer_ms < heard + 500:  # ten heartbeats later, or fewer on a slow machine
+    last_answer_ms, deadline = member._last_answer_ms, time.monotonic() + PATIENCE_S
+    # Ten heartbeats later, or fewer on a slow machine.
+    while member._last_answer_ms < last_answer_ms + 500:
         assert time.monotonic() < deadline
         sum(range(10_000))
     take(consumer, 5)

@@ -83,13 +83,13 @@ class Coordinating:
         threading.Timer(0.05, call.answer, (FetchResponse(),)).start()
 
     def heartbeat(self, request: Any, call: Any) -> ConsumerGroupHeartbeatResponse:
-        told = request.rebalance_timeout_ms > 0
+        full = request.rebalance_timeout_ms > 0
         return ConsumerGroupHeartbeatResponse(
             member_id=request.member_id,
             member_epoch=self.epoch if request.member_epoch >= 0 else request.member_epoch,
             heartbeat_interval_ms=60_000,
             assignment=Assignment(topic_partitions=[TopicPartitions(topic_id=ID, partitions=[0])])
-            if told
+            if full
             else None,
         )
 
@@ -192,8 +192,8 @@ def test_a_pattern_of_the_broker_needs_no_metadata_of_all_topics(broker, coordin
     assert all(request.topics is not None for request in broker.of("MetadataRequest"))
     # While it was not known, nothing was acknowledged.
     until(consumer, lambda: any(beat.topic_partitions for beat in broker.of(HEARTBEAT)))
-    told = [beat.topic_partitions for beat in broker.of(HEARTBEAT) if beat.topic_partitions]
-    assert [(t.topic_id, t.partitions) for t in told[0]] == [(ID, [0])]
+    owned = [beat.topic_partitions for beat in broker.of(HEARTBEAT) if beat.topic_partitions]
+    assert [(t.topic_id, t.partitions) for t in owned[0]] == [(ID, [0])]
 
 
 def test_a_pattern_of_the_broker_needs_the_consumer_protocol(broker):

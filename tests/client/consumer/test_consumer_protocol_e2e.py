@@ -102,13 +102,13 @@ def test_an_overdue_member_is_told_lost_and_comes_back(world: World) -> None:
     topic, group = world.topic(4), world.group()
     slow = world.consumer(group_id=group, max_poll_interval_ms=400, **CONSUMER)
     other = world.consumer(group_id=group, **CONSUMER)
-    heard = Listener()
-    slow.subscribe([topic], heard)
+    listener = Listener()
+    slow.subscribe([topic], listener)
     until(lambda: len(slow.assignment()) == 4, slow)
     other.subscribe([topic])
     until(lambda: len(other.assignment()) == 4, other)
     until(lambda: shared(slow, other), slow, other)
-    assert "lost" in [what for what, _ in heard.calls]
+    assert "lost" in [what for what, _ in listener.calls]
 
 
 def test_static_members_keep_their_place(world: World) -> None:
@@ -117,16 +117,16 @@ def test_static_members_keep_their_place(world: World) -> None:
     config = {"group_id": group, **CONSUMER}
     a = world.consumer(group_instance_id="a", **config)
     b = world.consumer(group_instance_id="b", **config)
-    heard = Listener()
+    listener = Listener()
     a.subscribe([topic])
-    b.subscribe([topic], heard)
+    b.subscribe([topic], listener)
     until(lambda: shared(a, b), a, b)
-    had, told = a.assignment(), len(heard.calls)
+    had, call_count = a.assignment(), len(listener.calls)
     a.close()
     again = world.consumer(group_instance_id="a", **config)
     again.subscribe([topic])
     until(lambda: again.assignment() == had, again, b)
-    assert heard.calls[told:] == []
+    assert listener.calls[call_count:] == []
     assert shared(again, b)
 
 
@@ -189,11 +189,11 @@ def test_the_asked_assignor_assigns(world: World) -> None:
         assert numbers[one] == numbers[other]
     with Admin(bootstrap_servers=world.cluster.bootstrap) as admin:
 
-        def told() -> bool:
+        def targets_reached() -> bool:
             members = admin.describe_groups([group])[group].members
             return all(member.assignment == member.target for member in members)
 
-        until(told, *made)  # what they have is known with their next heartbeats
+        until(targets_reached, *made)  # what they have is known with their next heartbeats
         described = admin.describe_groups([group])[group]
     assert (described.group_type, described.protocol) == ("consumer", "range")
 
@@ -214,12 +214,12 @@ def test_partitions_that_are_added_are_read(world: World) -> None:
 def test_unsubscribe_and_another_subscription(world: World) -> None:
     """Spec 1.9: leave, with everything given up; join again."""
     topic, group = world.topic(4, records=8), world.group()
-    consumer, heard = world.consumer(group_id=group, **CONSUMER), Listener()
-    consumer.subscribe([topic], heard)
+    consumer, listener = world.consumer(group_id=group, **CONSUMER), Listener()
+    consumer.subscribe([topic], listener)
     take(consumer, 8)
     consumer.unsubscribe()
     assert consumer.assignment() == frozenset()
-    assert heard.calls[-1][0] == "revoked"
+    assert listener.calls[-1][0] == "revoked"
     with Admin(bootstrap_servers=world.cluster.bootstrap) as admin:
         assert admin.describe_groups([group])[group].members == ()
     consumer.subscribe([topic])
@@ -251,8 +251,8 @@ def test_the_coordinator_restarts(kill: bool) -> None:
     with Cluster(**SETTINGS) as cluster:
         world = World(cluster)
         topic, group = world.topic(4, records=40), world.group()
-        consumer, heard = world.consumer(group_id=group, **CONSUMER), Listener()
-        consumer.subscribe([topic], heard)
+        consumer, listener = world.consumer(group_id=group, **CONSUMER), Listener()
+        consumer.subscribe([topic], listener)
         seen = take(consumer, 40)
         consumer.commit()
         who = consumer.group_metadata()
@@ -265,5 +265,5 @@ def test_the_coordinator_restarts(kill: bool) -> None:
         assert consumer.group_metadata().member_id == who.member_id
         assert sorted(seen, key=int) == values(range(80))
         if not (APACHE and kill):  # Apache Kafka takes longer to start again than a session lasts
-            assert [what for what, _ in heard.calls] == ["assigned"]
+            assert [what for what, _ in listener.calls] == ["assigned"]
         world.close()

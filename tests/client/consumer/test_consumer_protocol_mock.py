@@ -53,14 +53,14 @@ def mock() -> Iterator[Mock]:
 
 def test_alone_it_reads_and_commits_everything(mock: Mock) -> None:
     """KIP-848: join, take, read, commit with the member epoch, leave."""
-    heard = Listener()
+    listener = Listener()
     consumer = mock.consumer()
-    consumer.subscribe([TOPIC], heard)
+    consumer.subscribe([TOPIC], listener)
     assert sorted(take(consumer, RECORDS), key=int) == [b"%d" % n for n in range(RECORDS)]
-    assert heard.calls == [("assigned", EVERY)]
+    assert listener.calls == [("assigned", EVERY)]
     assert consumer.group_metadata().generation > 0
     consumer.commit()
     assert {o.offset for o in consumer.committed(EVERY).values() if o} == {RECORDS // PARTITIONS}
     report = consumer.close()
     assert (report.committed, report.left_group) == (True, True)
-    assert heard.calls[1:] == [("revoked", EVERY)]
+    assert listener.calls[1:] == [("revoked", EVERY)]

@@ -218,7 +218,7 @@ def test_a_broker_that_is_down_is_a_concern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "message"),
     [
         ({"unknown": True, "exists": False, "creates": True}, "asked to create it"),
         ({"unknown": True, "exists": False, "creates": False}, "read as soon as it does"),
@@ -227,9 +227,9 @@ def test_a_broker_that_is_down_is_a_concern() -> None:
         ({"unknown": False, "exists": True, "creates": True}, None),
     ],
 )
-def test_what_is_said_of_a_missing_topic(state, said) -> None:
+def test_what_is_said_of_a_missing_topic(state, message) -> None:
     found = missing_topic("ordrs", **{"before": None, **state})
-    assert found is None if said is None else said in str(found)
+    assert found is None if message is None else message in str(found)
 
 
 @pytest.mark.parametrize("creates", [True, False])
@@ -287,15 +287,15 @@ def test_a_refusal_is_told_once_and_its_end_too() -> None:
         refusals.note(("t", number), storage, 1_500)
     refusals.note("group 'g'", ErrorCode.NOT_COORDINATOR, 2_000)
     assert refusals.look(3_999) is None
-    told = refusals.look(4_000)
-    assert told is not None
-    (text,) = told.warnings
+    report = refusals.look(4_000)
+    assert report is not None
+    (text,) = report.warnings
     assert text.startswith("t-0, t-1, t-2, t-3, t-4 and 2 more: refused with KAFKA_STORAGE_ERROR")
-    assert told.events == [Refused(("t", number), storage, 3_000) for number in range(7)]
+    assert report.events == [Refused(("t", number), storage, 3_000) for number in range(7)]
     assert refusals.look(4_999) is None
-    told = refusals.look(5_000)
-    assert told is not None
-    assert told.warnings == [
+    report = refusals.look(5_000)
+    assert report is not None
+    assert report.warnings == [
         "group 'g': refused with NOT_COORDINATOR for 3s (its coordinator moves, or cannot write to "
         "its disk; see the broker's log); retrying"
     ]
@@ -303,10 +303,10 @@ def test_a_refusal_is_told_once_and_its_end_too() -> None:
     assert refusals.look(9_000) is None
     refusals.served(("t", 0))
     refusals.forget(("t", 1))
-    told = refusals.look(9_100)
-    assert told is not None
-    assert told.warnings == ["t-0: not refused any more"]
-    assert told.events == [RefusalEnded(("t", 0), storage, 8_100)]
+    report = refusals.look(9_100)
+    assert report is not None
+    assert report.warnings == ["t-0: not refused any more"]
+    assert report.events == [RefusalEnded(("t", 0), storage, 8_100)]
     refusals.note(("t", 8), storage, 9_200)
     refusals.served(("t", 8))
     assert refusals.look(20_000) is None  # what passed by itself was no trouble
@@ -351,16 +351,16 @@ def test_a_producer_that_is_refused_for_ever_says_so(
     api: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(refusals_module, "WARNED_MS", 50)
-    told, over = threading.Event(), threading.Event()
+    begun, over = threading.Event(), threading.Event()
     what = "t-0" if api == "Produce" else "the producer id"
     with Cluster() as cluster:
         cluster.create_topic("t", partitions=1)
         with Producer(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=20) as producer:
-            for kind, heard in ((Refused, told), (RefusalEnded, over)):
-                producer.events.subscribe(kind, lambda e, heard=heard: e.code == 56 and heard.set())
+            for kind, flag in ((Refused, begun), (RefusalEnded, over)):
+                producer.events.subscribe(kind, lambda e, flag=flag: e.code == 56 and flag.set())
             with storage_error(cluster, api):
                 future = producer.send("t", b"v")
-                assert told.wait(PATIENCE_S)
+                assert begun.wait(PATIENCE_S)
             assert future.result(PATIENCE_S).offset == 0
             assert over.wait(PATIENCE_S)
     assert f"{what}: refused with KAFKA_STORAGE_ERROR" in caplog.text

@@ -285,19 +285,19 @@ def test_a_gate_that_an_interrupt_kept_half_open_lets_its_owner_in_again() -> No
 
 def in_another_thread(gate: Gate) -> BaseException | None:
     """What a second thread hears at the gate."""
-    heard: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def knock() -> None:
         try:
             with gate:
                 pass
         except ConcurrentUseError as error:
-            heard.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=knock)
     thread.start()
     thread.join()
-    return heard[0] if heard else None
+    return errors[0] if errors else None
 
 
 def test_no_wait_sleeps_so_long_that_a_signal_just_before_it_is_overlooked(monkeypatch) -> None:

@@ -144,17 +144,17 @@ def fetched(broker: Broker, offset: int = 0, *, local: bool = True, most: int = 
 
 
 def place_of(data: PartitionData) -> Place:
-    said = local_files.found(data.unknown_tags)
-    assert said is not None
+    encoded = local_files.found(data.unknown_tags)
+    assert encoded is not None
     assert not data.records
-    return Place.decode(said)
+    return Place.decode(encoded)
 
 
 def announced(bootstrap: str, software: str = "kohort") -> str | None:
     message = ApiVersionsRequest(client_software_name=software, client_software_version="1.0")
     answer = ask(bootstrap, message, 4, ApiVersionsResponse)
-    said = local_files.found(answer.unknown_tags)
-    return None if said is None else local_files.decode_directory(said)
+    encoded = local_files.found(answer.unknown_tags)
+    return None if encoded is None else local_files.decode_directory(encoded)
 
 
 def directory_of(broker: Broker) -> LocalDirectory:

@@ -352,18 +352,18 @@ def test_a_coordinator_that_refuses_for_ever_is_no_secret() -> None:
         d.later()
         d.asked(K.FIND_TRANSACTIONS, FOUND)  # which is no sign that the coordinator serves
         d.asked(K.END, EndTxnResponse(error_code=answer))
-    said = "transactional_id 'tx' is refused with COORDINATOR_NOT_AVAILABLE for 600ms (its "
-    assert (d.refusals.longest(d.now_ms) or "").startswith(said)
-    told = d.refusals.look(d.now_ms + 3_000)
-    assert told is not None
-    assert [event.what for event in told.events] == ["transactional_id 'tx'"]
+    message = "transactional_id 'tx' is refused with COORDINATOR_NOT_AVAILABLE for 600ms (its "
+    assert (d.refusals.longest(d.now_ms) or "").startswith(message)
+    report = d.refusals.look(d.now_ms + 3_000)
+    assert report is not None
+    assert [event.what for event in report.events] == ["transactional_id 'tx'"]
     d.later()
     d.asked(K.FIND_TRANSACTIONS, FOUND)
     d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
     assert not d.refusals
-    told = d.refusals.look(d.now_ms)
-    assert told is not None
-    assert told.warnings == ["transactional_id 'tx': not refused any more"]
+    report = d.refusals.look(d.now_ms)
+    assert report is not None
+    assert report.warnings == ["transactional_id 'tx': not refused any more"]
 
 
 @pytest.mark.parametrize("code", [E.PRODUCER_FENCED, E.TOPIC_AUTHORIZATION_FAILED])

@@ -273,14 +273,14 @@ def test_an_end_that_is_refused_for_ever_says_why(cluster: Cluster, call: str) -
         p.begin_transaction()
         p.send("t", b"x").result(PATIENCE_S)
         with cluster.faults.fail("EndTxn", "COORDINATOR_LOAD_IN_PROGRESS", times=100_000):
-            until(lambda: "'tx' is refused with COORDINATOR_LOAD" in told_by(p, call), call)
+            until(lambda: "'tx' is refused with COORDINATOR_LOAD" in timeout_message(p, call), call)
         getattr(p, call)(PATIENCE_S)
         with p.transaction():
             p.send("t", b"y")
     assert shows(cluster, [b"x", b"y"] if call == "commit_transaction" else [b"y"])
 
 
-def told_by(p: Producer, call: str) -> str:
+def timeout_message(p: Producer, call: str) -> str:
     """What a call that has hardly any time says of it."""
     with pytest.raises(KafkaTimeoutError) as raised:
         getattr(p, call)(0.01)
@@ -291,12 +291,12 @@ def told_by(p: Producer, call: str) -> str:
 def test_with_asyncio_a_call_that_is_refused_for_ever_says_why(cluster: Cluster) -> None:
     async def run() -> None:
         async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
-            said = ""
+            message = ""
             with cluster.faults.fail("InitProducerId", "NOT_COORDINATOR", times=100_000):
-                while "'tx' is refused with NOT_COORDINATOR" not in said:
+                while "'tx' is refused with NOT_COORDINATOR" not in message:
                     with pytest.raises(KafkaTimeoutError) as raised:
                         await p.init_transactions(0.01)
-                    said = str(raised.value)
+                    message = str(raised.value)
             await p.init_transactions(PATIENCE_S)
 
     asyncio.run(run())
@@ -309,7 +309,9 @@ def test_who_cannot_be_reached_is_named(cluster: Cluster) -> None:
         p.begin_transaction()
         p.send("t", b"x").result(PATIENCE_S)
         cluster.stop()
-        until(lambda: "no broker could be reached" in told_by(p, "abort_transaction"), "told")
+        until(
+            lambda: "no broker could be reached" in timeout_message(p, "abort_transaction"), "told"
+        )
         cluster.start()
         p.abort_transaction(PATIENCE_S)
 

@@ -33,10 +33,12 @@ rooms = st.lists(st.integers(0, 4), min_size=MEMBERS, max_size=MEMBERS)
 
 
 @given(rows, parts, st.none() | st.frozensets(st.sampled_from("abcd")))
-def test_note(row: array[int], given_parts: dict[str, Any], topics: frozenset[str] | None) -> None:
+def test_note(
+    row: array[int], claimed_parts: dict[str, Any], topics: frozenset[str] | None
+) -> None:
     mine, theirs = row[:], row[:]
-    found = compiled.note(mine, SPANS, 2, given_parts, topics)
-    assert found == twin.note(theirs, SPANS, 2, given_parts, topics)
+    found = compiled.note(mine, SPANS, 2, claimed_parts, topics)
+    assert found == twin.note(theirs, SPANS, 2, claimed_parts, topics)
     assert mine == theirs
 
 
@@ -58,10 +60,10 @@ def test_tally_keep_and_deal(row: array[int], some: list[tuple[int, int]], room:
     for loops in (compiled, twin):
         mine, left, counts = row[:], array("i", room), array("i", [0] * MEMBERS)
         loops.tally(mine, some, counts)
-        free, given_up = loops.keep(mine, some, left)
+        free, released = loops.keep(mine, some, left)
         kept = mine[:]
         loops.deal(mine, free, left, range(MEMBERS))
-        seen.append((counts, free, given_up, kept, mine, left))
+        seen.append((counts, free, released, kept, mine, left))
     assert seen[0] == seen[1]
 
 

@@ -206,7 +206,7 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         ("rang", "did you mean 'range'"),
         ("zzz", "known: range, roundrobin, sticky, cooperative-sticky"),
@@ -215,8 +215,8 @@ def test_names() -> None:
         ([Assignor()], "has no name"),
     ],
 )
-def test_names_that_cannot_be_used(names: str | Sequence[str | Assignor], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_names_that_cannot_be_used(names: str | Sequence[str | Assignor], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make_assignors(names)
 
 
@@ -236,7 +236,7 @@ class Fixed(Assignor):
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         ({"a": {"t": [0, 1]}, "x": {}}, "assigns to 'x', who is not a member"),
         ({"a": {"t": [0, 1]}, "b": {"t": [1]}}, "'t' partition 1 is given twice, to a, b"),
@@ -250,11 +250,11 @@ class Fixed(Assignor):
     ],
 )
 def test_a_plan_that_breaks_the_contract(
-    plan: Mapping[str, Mapping[str, Sequence[int]]], said: str
+    plan: Mapping[str, Mapping[str, Sequence[int]]], message: str
 ) -> None:
     """G2: complete, no double owner, only subscribed topics, only known partitions."""
     view = group({"a": "t none", "b": "t", "c": ""}, {"t": 2, "u": 1})
-    with pytest.raises(AssignorError, match=said):
+    with pytest.raises(AssignorError, match=message):
         make_plan(Fixed(plan), view)
 
 
@@ -280,8 +280,8 @@ def test_topics_that_nobody_subscribes_to_need_no_owner() -> None:
 
 
 def held(plan: Mapping[str, Sequence[int]], *claims: Claim) -> dict[str, str]:
-    given = Plan({m: {"t": numbers} for m, numbers in plan.items()})
-    return shown(hold_back(given, claims, {"t": TopicView(4)}))
+    target = Plan({m: {"t": numbers} for m, numbers in plan.items()})
+    return shown(hold_back(target, claims, {"t": TopicView(4)}))
 
 
 def test_what_another_owns_is_held_back() -> None:

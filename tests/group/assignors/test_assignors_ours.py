@@ -99,9 +99,15 @@ def test_a_weight_of_four_gets_four_times_as_much() -> None:
 
 
 def test_a_weight_that_cannot_be_read_is_one() -> None:
-    said = WeightedAssignor(7).subscription(frozenset())
-    assert said is not None
-    for data, weight in [(said, 7), (None, 1), (b"", 1), (said[:-1], 1), (b"\1" + said[1:], 1)]:
+    encoded = WeightedAssignor(7).subscription(frozenset())
+    assert encoded is not None
+    for data, weight in [
+        (encoded, 7),
+        (None, 1),
+        (b"", 1),
+        (encoded[:-1], 1),
+        (b"\1" + encoded[1:], 1),
+    ]:
         assert weight_of(MemberView("m", frozenset(), user_data=data)) == weight
     assert weight_of(MemberView("m", frozenset(), user_data=b"\0\0\0\0\0")) == 1
 

@@ -19,7 +19,7 @@ from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from tests.group.member_driver import Driver, metadata
 
 TOPICS = {"t": TopicView(3), "u": TopicView(1)}
-Given = Mapping[str, Mapping[str, Sequence[Any]]]
+Assignments = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
 class Mine(Assignor):
@@ -27,14 +27,14 @@ class Mine(Assignor):
 
     name = "mine"
 
-    def __init__(self, given: Given, *, cooperative: bool = False) -> None:
-        self.given = given
+    def __init__(self, assignments: Assignments, *, cooperative: bool = False) -> None:
+        self.assignments = assignments
         self.cooperative = cooperative
         self.seen: list[GroupView] = []
 
     def assign(self, group: GroupView) -> Plan:
         self.seen.append(group)
-        return Plan(self.given)
+        return Plan(self.assignments)
 
 
 def lead(
@@ -63,7 +63,7 @@ TWO = {"me": metadata("t u"), "you": metadata("t")}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("assignments", "message"),
     [
         # Complete.
         ({"me": {"t": [0, 1], "u": [0]}}, "nobody gets 't' partitions [2]"),
@@ -84,12 +84,12 @@ TWO = {"me": metadata("t u"), "you": metadata("t")}
 )
 @pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
 def test_what_breaks_the_contract_is_fatal_and_named(
-    given: Given, said: str, *, cooperative: bool
+    assignments: Assignments, message: str, *, cooperative: bool
 ) -> None:
     """The rule, the member and the partition are named; nothing is sent; the member leaves."""
-    d = lead(Mine(given, cooperative=cooperative), TWO)
+    d = lead(Mine(assignments, cooperative=cooperative), TWO)
     text = str(d.only(Fatal).error)
-    assert said in text
+    assert message in text
     assert "assignor 'mine'" in text
     d.sent_none(SyncGroupRequest)
     assert d.request(LeaveGroupRequest).members[0].member_id == "me"
@@ -154,7 +154,7 @@ wrong: Any = Plan  # with types that a type checker refuses
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         (None, "it is None; assign() returns Plan({MEMBER_ID: {TOPIC: [0, 1]}})"),
         (WHOLE, "it is a dict; assign() returns Plan("),
@@ -171,25 +171,25 @@ wrong: Any = Plan  # with types that a type checker refuses
 )
 @pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
 def test_a_plan_of_a_wrong_type_is_fatal_and_named(
-    plan: Any, said: str, *, cooperative: bool
+    plan: Any, message: str, *, cooperative: bool
 ) -> None:
     """It was an AttributeError in the log, again and again (issue 18)."""
     assignor = Mine({}, cooperative=cooperative)
     assignor.assign = lambda group: plan  # type: ignore[method-assign]
     text = str(lead(assignor, TWO).only(Fatal).error)
-    assert said in text
+    assert message in text
     assert "assignor 'mine'" in text
     assert "mend the assignor's assign()" in text
 
 
 @pytest.mark.parametrize(
-    ("user_data", "said"),
+    ("user_data", "message"),
     [
         ("text", "subscription() returned a str, not bytes or None"),
         (ValueError("no"), "failed in subscription() with ValueError: no"),
     ],
 )
-def test_user_data_of_a_wrong_type_is_fatal_and_named(user_data: Any, said: str) -> None:
+def test_user_data_of_a_wrong_type_is_fatal_and_named(user_data: Any, message: str) -> None:
     """What each member sends with its join; nothing is sent."""
 
     class Telling(Mine):
@@ -202,7 +202,7 @@ def test_user_data_of_a_wrong_type_is_fatal_and_named(user_data: Any, said: str)
     d.call("topics_changed", TOPICS)
     d.join()
     (fatal,) = [effect for effect in d.log if isinstance(effect, Fatal)]
-    assert said in str(fatal.error)
+    assert message in str(fatal.error)
     assert "assignor 'mine'" in str(fatal.error)
     assert JoinGroupRequest not in d.sent
     assert d.later(60_000) == [], "once, not again and again"

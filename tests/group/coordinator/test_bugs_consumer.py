@@ -5,7 +5,13 @@ from __future__ import annotations
 from kohort.errors import ErrorCode
 from kohort.group.assignors.base import Assignor, GroupView, Plan
 from kohort.group.coordinator.state.consumer_table import ConsumerState, MemberState
-from tests.group.consumer_harness import REBALANCE_MS, SESSION_MS, ConsumerBench, code, given
+from tests.group.consumer_harness import (
+    REBALANCE_MS,
+    SESSION_MS,
+    ConsumerBench,
+    assignment_of,
+    code,
+)
 
 C = ErrorCode
 ALL = {"t": [0, 1, 2, 3, 4, 5]}
@@ -39,11 +45,11 @@ def test_b1_what_is_being_given_up_and_given_back_has_one_owner() -> None:
     assert bench.consumers.owner(b"t".ljust(16, b"-"), 0) == "m2"
     fixed.plan = {"m1": [0], "m2": [1]}
     answer = bench.keep("m1", topics=["t"])
-    assert given(answer) is None
+    assert assignment_of(answer) is None
     assert bench.assigned("m1") == {}
     fixed.plan = {"m2": [0, 1]}
     bench.keep("m1", topics=[])
-    assert given(bench.follow("m2")) == {"t": [0, 1]}
+    assert assignment_of(bench.follow("m2")) == {"t": [0, 1]}
 
 
 def test_b2_stale_or_missing_words_do_not_give_up_partitions() -> None:
@@ -56,7 +62,7 @@ def test_b2_stale_or_missing_words_do_not_give_up_partitions() -> None:
         bench.keep("m1")  # keep-alive
         bench.keep("m1", owned=ALL, **full)  # full, with what it had before
         assert bench.pending("m1") == {"t": [3, 4, 5]}
-        assert given(bench.keep("m2")) is None
+        assert assignment_of(bench.keep("m2")) is None
     bench.follow("m1")
     bench.keep("m2")
     bench.enter("m3")  # takes something of m1, which is in epoch 2, and was in epoch 1
@@ -80,7 +86,7 @@ def test_b2_a_late_heartbeat_of_the_previous_epoch_gives_nothing_up() -> None:
     late = bench.beat("m1", 2, owned={"t": [0]})
     assert code(late) is C.NONE
     assert bench.current("m1").state is MemberState.UNREVOKED
-    assert given(bench.keep("m2")) is None
+    assert assignment_of(bench.keep("m2")) is None
 
 
 def test_b3_two_heartbeats_in_one_revocation() -> None:
@@ -90,9 +96,9 @@ def test_b3_two_heartbeats_in_one_revocation() -> None:
     bench.enter("m2")
     bench.keep("m1")
     bench.beat("m2", -1)
-    told = bench.keep("m1", owned=ALL)
-    assert (told.member_epoch, told.assignment) == (1, None)  # first it gives up
-    assert given(bench.follow("m1")) == ALL
+    answer = bench.keep("m1", owned=ALL)
+    assert (answer.member_epoch, answer.assignment) == (1, None)  # first it gives up
+    assert assignment_of(bench.follow("m1")) == ALL
     assert bench.consumers.state() is ConsumerState.STABLE
 
 
@@ -100,7 +106,7 @@ def test_b4_nothing_is_an_assignment_and_no_change_is_none() -> None:
     bench = ConsumerBench()
     bench.enter("m1")
     emptied = bench.keep("m1", topics=[])
-    assert given(emptied) == {}  # everything is to be given up
+    assert assignment_of(emptied) == {}  # everything is to be given up
     assert bench.keep("m1").assignment is None
     assert code(bench.follow("m1")) is C.NONE
     assert bench.current("m1").state is MemberState.STABLE
@@ -115,10 +121,10 @@ def test_b5_an_assignment_that_was_lost_is_sent_again() -> None:
     bench.follow("m1")
     bench.keep("m2")  # the answer with t 3 to 5 is lost on the way
     again = bench.keep("m2", topics=["t"], owned={}, rebalance_ms=REBALANCE_MS)
-    assert given(again) == {"t": [3, 4, 5]}
+    assert assignment_of(again) == {"t": [3, 4, 5]}
     bench.beat("m1", -1)
     bench.keep("m2")  # epoch 3, everything; lost
-    assert given(bench.beat("m2", 2, owned={"t": [3, 4, 5]})) == ALL
+    assert assignment_of(bench.beat("m2", 2, owned={"t": [3, 4, 5]})) == ALL
 
 
 def test_b6_a_fenced_member_joins_again_under_its_id() -> None:
@@ -132,7 +138,7 @@ def test_b6_a_fenced_member_joins_again_under_its_id() -> None:
     assert bench.current("m1").epoch == 11
     assert code(bench.beat("m1", 99)) is C.FENCED_MEMBER_EPOCH
     answer = bench.enter("m1")
-    assert (code(answer), answer.member_epoch, given(answer)) == (C.NONE, 11, ALL)
+    assert (code(answer), answer.member_epoch, assignment_of(answer)) == (C.NONE, 11, ALL)
 
 
 def test_b7_an_echo_of_a_topic_nobody_knows_changes_nothing() -> None:
@@ -161,7 +167,7 @@ def test_b9_no_good_answer_can_be_taken_for_another() -> None:
     for answer in (bench.enter("m1"), bench.keep("m1"), bench.keep("m1", topics=["t", "u"])):
         assert answer.member_epoch > 0
         assert answer.heartbeat_interval_ms > 0
-        for numbers in (given(answer) or {}).values():
+        for numbers in (assignment_of(answer) or {}).values():
             assert numbers == sorted(set(numbers))
     assert bench.beat("m1", -1).member_epoch == -1
 
@@ -173,10 +179,10 @@ def test_b10_who_left_or_was_fenced_is_gone_until_it_joins() -> None:
     bench.beat("m1", -1)  # no poll in time: it leaves by itself
     assert code(bench.beat("m1", 1)) is C.UNKNOWN_MEMBER_ID
     assert code(bench.beat("m1", -1)) is C.UNKNOWN_MEMBER_ID
-    assert given(bench.enter("m1")) == ALL
+    assert assignment_of(bench.enter("m1")) == ALL
     bench.advance(SESSION_MS)
     assert code(bench.beat("m1", 3)) is C.UNKNOWN_MEMBER_ID
-    assert given(bench.enter("m1")) == ALL
+    assert assignment_of(bench.enter("m1")) == ALL
 
 
 def test_b11_a_commit_and_a_heartbeat_may_cross() -> None:
@@ -197,4 +203,4 @@ def test_b12_a_topic_made_while_a_heartbeat_fails_is_not_forgotten() -> None:
     bench.make("t", 3)
     assert code(bench.keep("m1")) is C.UNKNOWN_SERVER_ERROR  # the assignor forgot the new one
     fixed.plan = {"m1": [0, 1, 2]}
-    assert given(bench.keep("m1")) == {"t": [0, 1, 2]}
+    assert assignment_of(bench.keep("m1")) == {"t": [0, 1, 2]}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import ErrorCode
-from tests.group.consumer_harness import ConsumerBench, code, given
+from tests.group.consumer_harness import ConsumerBench, assignment_of, code
 from tests.known import known
 
 C = ErrorCode
@@ -98,10 +98,10 @@ def test_consumer_group_member_epoch_validation() -> None:
     assert code(bench.beat("m1", 2)) is C.FENCED_MEMBER_EPOCH  # it does not say what it owns
     assert code(bench.beat("m1", 2, owned={"u": [0]})) is C.FENCED_MEMBER_EPOCH
     lost = bench.beat("m1", 2, owned={"t": [0]})
-    assert (code(lost), lost.member_epoch, given(lost)) == (C.NONE, 3, ALL)
+    assert (code(lost), lost.member_epoch, assignment_of(lost)) == (C.NONE, 3, ALL)
     assert code(bench.beat("m1", 3)) is C.NONE
     again = bench.enter("m1")  # joining again is always taken (B6)
-    assert (code(again), again.member_epoch, given(again)) == (C.NONE, 3, ALL)
+    assert (code(again), again.member_epoch, assignment_of(again)) == (C.NONE, 3, ALL)
 
 
 # Regular expressions
@@ -112,7 +112,7 @@ def test_a_regular_expression_is_resolved_and_stored() -> None:
     bench.make("__consumer_offsets", 1)
     answer = bench.enter("m1", None, regex="orders-.*|__.*")
     # internal topics too, as Apache Kafka has it (found by franz-go's tests)
-    assert given(answer) == {"orders-eu": [0], "orders-us": [0, 1], "consumer_offsets": [0]}
+    assert assignment_of(answer) == {"orders-eu": [0], "orders-us": [0, 1], "consumer_offsets": [0]}
     assert bench.wrote()[:3] == [
         (5, "m1", bench.meta(topics=(), regex="orders-.*|__.*")),
         (16, "orders-.*|__.*", ["__consumer_offsets", "orders-eu", "orders-us"]),
@@ -134,7 +134,7 @@ def test_a_regular_expression_follows_the_topics() -> None:
     bench.keep("m1")
     assert bench.wrote() == []
     bench.make("a2", 1)
-    assert given(bench.follow("m1")) == {"a1": [0], "a2": [0]}
+    assert assignment_of(bench.follow("m1")) == {"a1": [0], "a2": [0]}
     assert bench.wrote()[:2] == [(16, "a.", ["a1", "a2"]), (3, "", 2)]
     bench.drop("a1")
     bench.keep("m1")
@@ -201,7 +201,7 @@ def test_static_member_gets_back_its_assignment_upon_rejoin() -> None:
         (8, "m3", (0, 0, "STABLE", held, {})),
         (8, "m3", (2, 0, "STABLE", held, {})),
     ]
-    assert (back.member_epoch, given(back)) == (2, mine)
+    assert (back.member_epoch, assignment_of(back)) == (2, mine)
 
 
 def test_a_static_member_that_stays_away_is_fenced() -> None:
@@ -241,8 +241,8 @@ def test_a_static_member_away_gives_up_what_it_was_told_to() -> None:
     assert bench.pending("m1")
     bench.beat("m1", -2, instance="one")
     assert bench.pending("m1") == {}
-    assert given(bench.keep("m2")) == bench.target("m2")
+    assert assignment_of(bench.keep("m2")) == bench.target("m2")
     bench.advance(44_999)  # no rebalance timer is left of it
     bench.keep("m2")
     back = bench.enter("m3", instance="one")
-    assert given(back) == bench.target("m3")
+    assert assignment_of(back) == bench.target("m3")

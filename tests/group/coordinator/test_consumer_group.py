@@ -11,8 +11,8 @@ from tests.group.consumer_harness import (
     REBALANCE_MS,
     SESSION_MS,
     ConsumerBench,
+    assignment_of,
     code,
-    given,
 )
 from tests.known import known
 
@@ -38,7 +38,7 @@ def test_a_new_group_is_one_batch_of_records() -> None:
     ]
     assert (answer.member_id, answer.member_epoch) == ("m1", 1)
     assert answer.heartbeat_interval_ms == INTERVAL_MS
-    assert given(answer) == ALL
+    assert assignment_of(answer) == ALL
     assert bench.consumers.state() is S.STABLE
 
 
@@ -63,21 +63,21 @@ def test_reconciliation_process() -> None:
         (6, "", 2),
         (8, "m2", (2, 0, "UNRELEASED", {}, {})),
     ]
-    assert (second.member_epoch, given(second)) == (2, {})
+    assert (second.member_epoch, assignment_of(second)) == (2, {})
     assert bench.consumers.state() is S.RECONCILING
-    told = bench.keep("m1")
+    answer = bench.keep("m1")
     assert bench.wrote() == [(8, "m1", (1, 1, "UNREVOKED", epochs(1, 0, 1, 2), epochs(1, 3, 4, 5)))]
-    assert (told.member_epoch, given(told)) == (1, {"t": [0, 1, 2]})
-    assert given(bench.keep("m2")) is None
+    assert (answer.member_epoch, assignment_of(answer)) == (1, {"t": [0, 1, 2]})
+    assert assignment_of(bench.keep("m2")) is None
     assert bench.wrote() == []
     again = bench.keep("m1", owned=ALL)  # it has not given up yet
-    assert (again.member_epoch, given(again)) == (1, None)
+    assert (again.member_epoch, assignment_of(again)) == (1, None)
     acked = bench.follow("m1")
     assert bench.wrote() == [(8, "m1", (2, 1, "STABLE", epochs(1, 0, 1, 2), {}))]
-    assert (acked.member_epoch, given(acked)) == (2, None)
+    assert (acked.member_epoch, assignment_of(acked)) == (2, None)
     got = bench.keep("m2")
     assert bench.wrote() == [(8, "m2", (2, 2, "STABLE", epochs(2, 3, 4, 5), {}))]
-    assert given(got) == {"t": [3, 4, 5]}
+    assert assignment_of(got) == {"t": [3, 4, 5]}
     assert bench.consumers.state() is S.STABLE
 
 
@@ -86,7 +86,7 @@ def test_a_full_request_gets_a_full_answer() -> None:
     bench = ConsumerBench()
     bench.enter("m1")
     full = bench.keep("m1", topics=["t"], owned=ALL, rebalance_ms=REBALANCE_MS)
-    assert given(full) == ALL
+    assert assignment_of(full) == ALL
     for partial in (
         {"topics": ["t"], "owned": ALL},
         {"topics": ["t"], "rebalance_ms": REBALANCE_MS},
@@ -106,7 +106,7 @@ def test_a_changed_subscription_raises_the_epoch() -> None:
         (6, "", 2),
         (8, "m1", (2, 1, "STABLE", {**epochs(1, *range(6)), "u": {0: 2, 1: 2, 2: 2}}, {})),
     ]
-    assert given(answer) == {"t": [0, 1, 2, 3, 4, 5], "u": [0, 1, 2]}
+    assert assignment_of(answer) == {"t": [0, 1, 2, 3, 4, 5], "u": [0, 1, 2]}
     bench.keep("m1", rack="r1", client="other")  # what no assignor sees raises nothing
     changed = bench.meta("t", "u", rack_id="r1", client_id="other")
     assert bench.wrote() == [(5, "m1", changed)]
@@ -116,11 +116,11 @@ def test_a_topic_that_is_no_longer_read_is_given_up_first() -> None:
     """Topics that a member no longer subscribes to count as no part of its target."""
     bench = ConsumerBench()
     bench.enter("m1", ["t", "u"])
-    told = bench.keep("m1", topics=["u"])
-    assert (told.member_epoch, given(told)) == (1, {"u": [0, 1, 2]})
+    answer = bench.keep("m1", topics=["u"])
+    assert (answer.member_epoch, assignment_of(answer)) == (1, {"u": [0, 1, 2]})
     more = bench.keep("m1", topics=[])
     assert bench.pending("m1") == {"t": [0, 1, 2, 3, 4, 5], "u": [0, 1, 2]}
-    assert given(more) == {}
+    assert assignment_of(more) == {}
     assert bench.follow("m1").member_epoch == 3
     assert bench.consumers.state() is S.STABLE
 
@@ -131,17 +131,17 @@ def test_topics_are_looked_at_with_the_next_heartbeat() -> None:
     bench.enter("m1", ["t", "new"])
     bench.make("new", 2)
     assert bench.last.records == []
-    assert given(bench.follow("m1")) == {**ALL, "new": [0, 1]}
+    assert assignment_of(bench.follow("m1")) == {**ALL, "new": [0, 1]}
     assert (3, "", 2) in bench.wrote()
     bench.make("new", 3)
-    assert given(bench.follow("m1")) == {**ALL, "new": [0, 1, 2]}
+    assert assignment_of(bench.follow("m1")) == {**ALL, "new": [0, 1, 2]}
     bench.make("unread", 1)
     bench.keep("m1")
     assert bench.wrote() == []
     bench.drop("new")
     bench.load()  # a new coordinator looks at them for itself
-    told = bench.keep("m1")
-    assert (told.member_epoch, given(told)) == (3, ALL)
+    answer = bench.keep("m1")
+    assert (answer.member_epoch, assignment_of(answer)) == (3, ALL)
     assert bench.follow("m1").member_epoch == 4
 
 
@@ -154,7 +154,7 @@ def test_a_leave_raises_the_epoch_and_frees_the_partitions() -> None:
     assert bench.wrote() == [(8, "m2", None), (7, "m2", None), (5, "m2", None), (3, "", 3)]
     assert (answer.member_id, answer.member_epoch, answer.assignment) == ("m2", -1, None)
     assert bench.consumers.state() is S.ASSIGNING
-    assert given(bench.keep("m1")) == ALL
+    assert assignment_of(bench.keep("m1")) == ALL
     bench.beat("m1", -1)
     assert bench.consumers.state() is S.EMPTY
     assert bench.consumers.epoch == 4
@@ -199,7 +199,7 @@ def test_rebalance_timeout_lifecycle_and_expiration() -> None:
     assert set(bench.consumers.members) == {"m1", "m2"}
     bench.advance(1)
     assert bench.wrote() == [(8, "m1", None), (7, "m1", None), (5, "m1", None), (3, "", 3)]
-    assert given(bench.keep("m2")) == ALL
+    assert assignment_of(bench.keep("m2")) == ALL
     bench.enter("m3", rebalance_ms=20_000)
     bench.keep("m2")
     bench.follow("m2")  # in time: its timer is gone
@@ -287,7 +287,7 @@ def test_a_bad_plan_fails_the_heartbeat_and_leaves_the_old_target() -> None:
         assert bench.target("m1") == before
     assert set(bench.consumers.members) == {"m1"}
     mine.fault = ""
-    assert given(bench.keep("m1")) == {"t": list(range(8))}
+    assert assignment_of(bench.keep("m1")) == {"t": list(range(8))}
 
 
 def test_racks_reach_the_assignor() -> None:

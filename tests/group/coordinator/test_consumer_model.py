@@ -23,7 +23,7 @@ from kohort.group.coordinator.handlers import consumer_heartbeat
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.group.coordinator.state.consumer_table import ConsumerState
 from kohort.group.coordinator.state.effects import Effects
-from tests.group.consumer_harness import ConsumerBench, check_consumer_group, given
+from tests.group.consumer_harness import ConsumerBench, assignment_of, check_consumer_group
 from tests.group.harness import GROUP, compactions, replay
 
 C = ErrorCode
@@ -97,7 +97,7 @@ class Client:
             assert code is C.NONE, answer
             assert answer.member_epoch >= self.epoch, "G3: a member's epoch fell"
             self.epoch, self.say_all = answer.member_epoch, False
-            assigned = given(answer)
+            assigned = assignment_of(answer)
             if assigned is not None:
                 has = {(t, n) for t, numbers in assigned.items() for n in numbers}
                 self.holds |= has
@@ -175,10 +175,10 @@ class ClassicClient(Client):
             )
             self.waits = ("sync", token)
         else:
-            self.told(bench.heartbeat(self.member_id, self.epoch, self.instance))
+            self.on_code(bench.heartbeat(self.member_id, self.epoch, self.instance))
         self.world.after()
 
-    def told(self, code: ErrorCode | int) -> None:
+    def on_code(self, code: ErrorCode | int) -> None:
         if code in (C.UNKNOWN_MEMBER_ID, C.ILLEGAL_GENERATION, C.GROUP_MAX_SIZE_REACHED):
             self.reset()
             if code != C.ILLEGAL_GENERATION:
@@ -201,7 +201,7 @@ class ClassicClient(Client):
         if kind == "join" and answer.member_id and code is C.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
         if code:
-            self.told(code)
+            self.on_code(code)
         elif kind == "join":
             assert answer.generation_id >= self.epoch, "G3"
             self.member_id, self.epoch = answer.member_id, answer.generation_id

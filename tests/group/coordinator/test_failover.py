@@ -91,8 +91,8 @@ def test_step_2_some_members_told() -> None:
     bench.failover()
     assert bench.state is S.STABLE
     assert bench.heartbeat(ids[0]) is C.NONE  # never that it is unknown
-    told = bench.join(ids[1])  # was told, and asks: nothing is going on for a follower
-    assert bench.answers[told].generation_id == 1
+    token = bench.join(ids[1])  # was told, and asks: nothing is going on for a follower
+    assert bench.answers[token].generation_id == 1
     assert bench.code(bench.join(newcomer)) is C.UNKNOWN_MEMBER_ID  # was never told of a generation
     newcomer = bench.new_member_id()
     bench.join(newcomer)

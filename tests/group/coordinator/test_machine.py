@@ -52,7 +52,7 @@ class Client:
         elif rng.random() < 0.6:
             code = bench.heartbeat(self.member_id, self.generation, self.instance)
             self.world.check_admission(self, code)
-            self.told(code)
+            self.on_code(code)
         elif rng.random() < 0.7:
             self.world.commit(self)
         else:
@@ -80,7 +80,7 @@ class Client:
             shares[self.members[partition % len(self.members)]] += bytes([partition])
         return shares
 
-    def told(self, code: ErrorCode | int) -> None:
+    def on_code(self, code: ErrorCode | int) -> None:
         """An error code tells what to do next."""
         if code in LOST or code == C.GROUP_MAX_SIZE_REACHED:
             self.forget(keep_id=code == C.ILLEGAL_GENERATION)
@@ -101,7 +101,7 @@ class Client:
         if kind == "join" and code == C.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
         elif code:
-            self.told(code)
+            self.on_code(code)
         elif kind == "join":
             self.world.saw_generation(answer)
             self.member_id, self.generation = answer.member_id, answer.generation_id
@@ -124,7 +124,6 @@ class World:
             group_pending_members_max_bytes=500,
         )
         self.clients: list[Client] = []
-        self.told: dict[int, Any] = {}
         self.generation = 0
         self.plans: dict[int, dict[str, bytes]] = {}
         self.offsets: dict[tuple[str, int], tuple[int, int]] = {}  # value, log offset
@@ -272,7 +271,7 @@ class World:
             self.check_admission(client, code)
         elif code is not C.REBALANCE_IN_PROGRESS:
             self.check_admission(client, code)
-        client.told(code)
+        client.on_code(code)
 
     # What must hold
 

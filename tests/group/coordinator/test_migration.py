@@ -16,7 +16,7 @@ from kohort.group.coordinator.state.classic_records import StoredGroup
 from kohort.group.coordinator.state.classic_table import GroupState
 from kohort.group.coordinator.state.consumer_records import ClassicMetadata
 from kohort.group.coordinator.state.consumer_table import ConsumerState, MemberState
-from tests.group.consumer_harness import ConsumerBench, code, given
+from tests.group.consumer_harness import ConsumerBench, assignment_of, code
 from tests.group.harness import GROUP, REBALANCE_MS, SESSION_MS
 from tests.known import known
 
@@ -88,7 +88,7 @@ def test_heartbeat_with_a_stable_classic_group() -> None:
         (6, "", 2),
         (8, "new", (2, 0, "UNRELEASED", {}, {})),
     ]
-    assert (answer.member_epoch, given(answer)) == (2, {})
+    assert (answer.member_epoch, assignment_of(answer)) == (2, {})
     assert bench.heartbeat(one, 1) is C.REBALANCE_IN_PROGRESS
     shown = bench.describe()
     assert [m.member_type for m in shown.members] == [0, 0, 1]
@@ -113,10 +113,10 @@ def test_members_are_led_over_join_and_sync(eager: bool) -> None:
     assert joined.generation_id == 2
     assert synced(bench, one, 2) == {"t": (0, 1)}
     assert bench.heartbeat(one, 2) is C.NONE
-    assert given(bench.keep("new")) == {"t": [2]}
+    assert assignment_of(bench.keep("new")) == {"t": [2]}
     assert rejoin(bench, two, {"t": (3, 4)}).generation_id == 2
     assert synced(bench, two, 2) == {"t": (3, 4)}
-    assert given(bench.keep("new")) == {"t": [2, 5]}
+    assert assignment_of(bench.keep("new")) == {"t": [2, 5]}
     assert bench.consumers.state() is ConsumerState.STABLE
 
 
@@ -133,7 +133,7 @@ def test_heartbeat_with_a_classic_group_that_rebalances(state: str) -> None:
         waits = bench.sync(two)
     assert bench.code(waits) is None
     answer = bench.enter("new")
-    assert (code(answer), given(answer)) == (C.NONE, {})
+    assert (code(answer), assignment_of(answer)) == (C.NONE, {})
     assert bench.code(waits) is C.REBALANCE_IN_PROGRESS
     assert bench.shard.groups == {}
     for member_id, mine in ((one, [0, 1, 2]), (two, [3, 4, 5])):
@@ -142,7 +142,7 @@ def test_heartbeat_with_a_classic_group_that_rebalances(state: str) -> None:
             n for part in (current.assigned, current.pending) for ns in part.values() for n in ns
         }
         assert held == set(mine)
-    assert given(bench.keep("new")) is None
+    assert assignment_of(bench.keep("new")) is None
 
 
 def test_heartbeat_with_an_empty_classic_group() -> None:
@@ -155,7 +155,7 @@ def test_heartbeat_with_an_empty_classic_group() -> None:
     assert (bench.state, bench.stored.generation) == (GroupState.EMPTY, 2)
     answer = bench.enter("new")
     assert [r[:2] for r in bench.wrote()[:3]] == [(2, GROUP), (5, "new"), (3, "")]
-    assert (answer.member_epoch, given(answer)) == (3, ALL)
+    assert (answer.member_epoch, assignment_of(answer)) == (3, ALL)
     assert bench.fetch() == (7, C.NONE)
     bench.beat("new", -1)
     rejoined = bench.join()
@@ -186,7 +186,7 @@ def test_heartbeat_from_an_existing_classic_static_member() -> None:
     old = bench.answers[token].member_id
     bench.sync(old, plan={old: encode_assignment(ALL)}, instance="one")
     answer = bench.enter("new", instance="one")
-    assert (answer.member_epoch, given(answer)) == (2, ALL)
+    assert (answer.member_epoch, assignment_of(answer)) == (2, ALL)
     assert set(bench.consumers.members) == {"new"}
     assert bench.heartbeat(old, 1, "one") is C.FENCED_INSTANCE_ID
 
@@ -203,7 +203,7 @@ def test_an_upgrade_always_assigns_anew() -> None:
     bench.sync(other)
     bench.sync(old, plan=plan, instance="one")
     bench.leave(other)
-    assert given(bench.enter("new", instance="one")) == ALL
+    assert assignment_of(bench.enter("new", instance="one")) == ALL
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_no_upgrade_of_what_is_no_consumers_group() -> None:
     bench.stable(protocol_type="connect")
     assert code(bench.enter("new")) is C.GROUP_ID_NOT_FOUND
     mine = encode_assignment({}, b"mine")
-    for name, said, share in (("range", b"\0", b""), ("mine", says(), mine)):
+    for name, metadata, share in (("range", b"\0", b""), ("mine", says(), mine)):
         bench = ConsumerBench()
-        (one,) = bench.form(1, protocols=((name, said),))
+        (one,) = bench.form(1, protocols=((name, metadata),))
         bench.sync(one, plan={one: share}, protocol=name)
         assert code(bench.enter("new")) is C.GROUP_ID_NOT_FOUND
         assert bench.shard.groups[GROUP].members
@@ -247,8 +247,8 @@ def test_no_upgrade_of_what_is_no_consumers_group() -> None:
 def test_a_classic_member_joins_a_consumer_group() -> None:
     bench = ConsumerBench()
     bench.enter("m1")
-    told = bench.answers[bench.join(protocols=protocols())]
-    assert (code(told), told.member_id) == (C.MEMBER_ID_REQUIRED, "c-id1")
+    answer = bench.answers[bench.join(protocols=protocols())]
+    assert (code(answer), answer.member_id) == (C.MEMBER_ID_REQUIRED, "c-id1")
     assert bench.wrote() == []
     joined = rejoin(bench, "c-id1")
     assert (joined.generation_id, joined.member_id) == (2, "c-id1")

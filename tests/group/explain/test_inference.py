@@ -19,7 +19,7 @@ from kohort.group.coordinator.state.topics_image import NO_TOPICS
 from kohort.group.explain.inference import Inference
 from kohort.group.explain.timeline import Rebalance, merged
 from tests.group.consumer_harness import ConsumerBench
-from tests.group.explain.test_timeline import assign, causes, moved, reads, told
+from tests.group.explain.test_timeline import assign, causes, memory_of, moved, reads
 from tests.group.harness import GROUP, Bench
 
 T0 = 1_700_000_000_000
@@ -126,7 +126,7 @@ def test_the_log_of_our_own_coordinator_agrees_with_its_memory() -> None:
     bench.join(a, protocols=reads("t"))
     assign(bench, {a: {"t": (0, 1, 2, 3)}})
     bench.leave(a)
-    same_facts(log_of(bench), told(bench))
+    same_facts(log_of(bench), memory_of(bench))
     assert {one.inferred for one in log_of(bench)[:-1]} == {("causes",)}
 
 
@@ -143,7 +143,7 @@ def test_consumer_groups_are_told_out_of_their_records() -> None:
     bench.settle_all()
     bench.beat("b", -1)
     bench.settle_all()
-    found, exact = log_of(bench), told(bench)
+    found, exact = log_of(bench), memory_of(bench)
     same_facts(found, exact)
     assert [causes(one) for one in found] == [
         [("joined", "a")],

@@ -22,7 +22,7 @@ from tests.group.harness import DELAY_MS, GROUP, REBALANCE_MS, SESSION_MS, WALL_
 Held = Mapping[str, Mapping[str, Iterable[int]]]
 
 
-def told(bench: Bench, last: int = 20) -> list[Rebalance]:
+def memory_of(bench: Bench, last: int = 20) -> list[Rebalance]:
     """What the coordinator tells over the wire, the oldest first."""
     request = DescribeGroupsRequest(groups=[GROUP], unknown_tags=timeline.ask(last))
     answer: Any = bench.ask(request, 6)
@@ -75,7 +75,7 @@ def pair() -> tuple[Bench, str, str]:
 
 def test_the_first_rebalance_of_a_classic_group(pair: tuple[Bench, str, str]) -> None:
     bench, a, b = pair
-    (first,) = told(bench)
+    (first,) = memory_of(bench)
     assert causes(first) == [("joined", a), ("joined", b)]
     assert (first.generation, first.outcome, first.members) == (1, timeline.STABLE, 2)
     assert first.began_ms == WALL_MS
@@ -92,11 +92,11 @@ def test_who_left_and_why(pair: tuple[Bench, str, str]) -> None:
     leaving = [MemberIdentity(member_id=b, group_instance_id=None, reason="closed")]
     bench.ask(LeaveGroupRequest(group_id=GROUP, members=leaving), 5)
     bench.advance(70)
-    assert told(bench)[-1].outcome == timeline.GOING_ON
-    assert told(bench)[-1].generation is None
+    assert memory_of(bench)[-1].outcome == timeline.GOING_ON
+    assert memory_of(bench)[-1].generation is None
     bench.join(a, protocols=reads("t"))
     assign(bench, {a: {"t": (0, 1, 2, 3)}})
-    last = told(bench)[-1]
+    last = memory_of(bench)[-1]
     assert causes(last) == [("left", b)]
     assert last.causes[0].reason == "closed"
     assert (last.joining_ms, last.generation, last.waited_for) == (70, 2, a)
@@ -112,7 +112,7 @@ def test_moves_that_balance_did_not_need(pair: tuple[Bench, str, str]) -> None:
     for member_id in (a, b):
         bench.join(member_id, protocols=reads("t"))
     assign(bench, {a: {"t": (3,)}, b: {"t": (0, 1)}, new: {"t": (2,)}})
-    last = told(bench)[-1]
+    last = memory_of(bench)[-1]
     assert causes(last) == [("joined", new)]
     assert (last.moved, last.needed, last.not_needed) == (4, 1, 3)
     assert last.waited_for == b
@@ -130,16 +130,16 @@ def test_sessions_and_join_phases_that_end(pair: tuple[Bench, str, str]) -> None
         bench.advance(5_000)
         bench.heartbeat(a)
     assign(bench, {c: {"t": (0, 1, 2, 3)}})
-    last = told(bench)[-1]
+    last = memory_of(bench)[-1]
     assert causes(last) == [("session_over", b), ("joined", c), ("join_over", a)]
     assert last.joining_ms == REBALANCE_MS
     bench.join(c, protocols=reads("t"))
     bench.advance(REBALANCE_MS)
     bench.advance(SESSION_MS)
-    assert causes(told(bench)[-2]) == [("leader", c)]
-    assert told(bench)[-2].outcome == timeline.SUPERSEDED
-    assert causes(told(bench)[-1]) == [("session_over", c)]
-    assert told(bench)[-1].outcome == timeline.EMPTY
+    assert causes(memory_of(bench)[-2]) == [("leader", c)]
+    assert memory_of(bench)[-2].outcome == timeline.SUPERSEDED
+    assert causes(memory_of(bench)[-1]) == [("session_over", c)]
+    assert memory_of(bench)[-1].outcome == timeline.EMPTY
 
 
 def test_a_changed_subscription_is_told_from_other_changes(pair: tuple[Bench, str, str]) -> None:
@@ -156,7 +156,7 @@ def test_a_changed_subscription_is_told_from_other_changes(pair: tuple[Bench, st
     bench.send(request, 9)
     bench.join(a, protocols=reads("t"))
     assign(bench, {a: {"t": (0, 1)}, b: {"t": (2, 3), "u": (0,)}})
-    last = told(bench)[-1]
+    last = memory_of(bench)[-1]
     assert causes(last) == [("subscription", b)]
     assert last.causes[0].reason == "topics changed"
     assert moved(last) == [(0, None, b, "new")]
@@ -164,8 +164,8 @@ def test_a_changed_subscription_is_told_from_other_changes(pair: tuple[Bench, st
     bench.join(a, protocols=other)
     bench.join(b, protocols=reads("t", "u"))
     assign(bench, {a: {"t": (0, 1)}, b: {"t": (2, 3), "u": (0,)}})
-    assert causes(told(bench)[-1]) == [("changed", a)]
-    assert told(bench)[-1].moved == 0
+    assert causes(memory_of(bench)[-1]) == [("changed", a)]
+    assert memory_of(bench)[-1].moved == 0
 
 
 def test_a_generation_that_was_never_assigned(pair: tuple[Bench, str, str]) -> None:
@@ -176,7 +176,7 @@ def test_a_generation_that_was_never_assigned(pair: tuple[Bench, str, str]) -> N
     bench.leave(b)
     bench.join(a, protocols=reads("t"))
     assign(bench, {a: {"t": (0, 1, 2, 3)}})
-    lost, last = told(bench)[-2:]
+    lost, last = memory_of(bench)[-2:]
     assert (lost.generation, lost.outcome, causes(lost)) == (2, "superseded", [("leader", a)])
     assert moved(last) == [(2, b, a, "owner gone"), (3, b, a, "owner gone")]
 
@@ -190,7 +190,7 @@ def test_a_static_member_that_comes_back_is_who_it_was() -> None:
     bench.join(instance="i", protocols=reads("t", "u"))
     new = bench.group.static_members["i"]
     bench.sync(new, instance="i", plan={new: encode_assignment({"t": (0, 1), "u": (0,)})})
-    last = told(bench)[-1]
+    last = memory_of(bench)[-1]
     assert causes(last) == [("static_back", new)]
     assert (last.came, last.went) == ((), ())
     assert moved(last) == [(0, None, new, "new")]
@@ -201,7 +201,7 @@ def test_the_coordinator_that_finds_a_generation_without_its_assignment() -> Non
     bench = Bench()
     bench.form(2, protocols=reads("t"))
     bench.failover()
-    (only,) = told(bench)
+    (only,) = memory_of(bench)
     assert causes(only) == [("unfinished", "")]
 
 
@@ -213,7 +213,7 @@ def test_consumer_groups_with_their_phases() -> None:
     bench.enter("b")
     bench.advance(500)
     bench.settle_all()
-    first, second = told(bench)
+    first, second = memory_of(bench)
     assert (first.protocol, first.generation, causes(first)) == ("consumer", 1, [("joined", "a")])
     assert causes(second) == [("joined", "b")]
     assert [(m[1], m[2], m[3]) for m in moved(second)] == [("a", "b", "balance")] * 3
@@ -228,25 +228,25 @@ def test_causes_in_a_consumer_group() -> None:
     bench.follow("a")
     bench.make("t", 7)
     bench.follow("a")
-    grown = told(bench)[-1]
+    grown = memory_of(bench)[-1]
     assert causes(grown) == [("topics", "")]
     assert moved(grown) == [(6, None, "a", "new")]
     bench.keep("a", topics=["t", "u"])
-    assert causes(told(bench)[-1]) == [("subscription", "a")]
+    assert causes(memory_of(bench)[-1]) == [("subscription", "a")]
     bench.follow("a")
     bench.enter("b", topics=["t", "u"], rebalance_ms=20_000)
     bench.follow("a", rebalance_ms=20_000)
-    assert told(bench)[-1].outcome == timeline.GOING_ON
+    assert memory_of(bench)[-1].outcome == timeline.GOING_ON
     bench.keep("a")
     bench.advance(20_000)
-    assert causes(told(bench)[-1]) == [("revoke_over", "a")]
+    assert causes(memory_of(bench)[-1]) == [("revoke_over", "a")]
     bench.settle_all()
     bench.advance(45_000)
-    over = told(bench)[-1]
+    over = memory_of(bench)[-1]
     assert (causes(over), over.outcome) == ([("session_over", "b")], timeline.GOING_ON)
     bench.enter("c")
     bench.beat("c", -1)
-    assert causes(told(bench)[-1]) == [("left", "c")]
+    assert causes(memory_of(bench)[-1]) == [("left", "c")]
 
 
 def test_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +257,8 @@ def test_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         bench.enter("a")
         bench.beat("a", -1)
         assert len(bench.shard._ws.history.of(GROUP)) <= history.REBALANCES_MAX, n
-    assert len(told(bench)) == 20
-    assert len(told(bench, 5)) == 5
+    assert len(memory_of(bench)) == 20
+    assert len(memory_of(bench, 5)) == 5
     monkeypatch.setattr(history, "MEMBERS_MAX", 30)
     for n in range(20):
         bench.enter("a", group=f"g{n}")
@@ -269,7 +269,7 @@ def test_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "CAUSES_MAX", 3)
     classic = Bench()
     classic.form(5, protocols=reads("t"))
-    assert (len(told(classic)[0].causes), told(classic)[0].causes_more) == (3, 2)
+    assert (len(memory_of(classic)[0].causes), memory_of(classic)[0].causes_more) == (3, 2)
 
 
 def test_a_coordinator_leaves_large_plans_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,9 +278,9 @@ def test_a_coordinator_leaves_large_plans_to_the_log(monkeypatch: pytest.MonkeyP
     for name in ("a", "b", "c"):
         bench.enter(name)
         bench.settle_all()
-    whole = told(bench)
+    whole = memory_of(bench)
     monkeypatch.setattr(timeline, "COORDINATOR_MAX", 20)
-    cut = told(bench)
+    cut = memory_of(bench)
     assert [one.moved is None for one in cut] == [True, True, False]
     for name in ("generation", "outcome", "members", "came", "went", "causes", "settled_ms"):
         assert [getattr(one, name) for one in cut] == [getattr(one, name) for one in whole]

@@ -32,7 +32,9 @@ class Walker(Walking, ConsumerDriver):
         super().__init__("t", max_poll_interval_ms=60_000)
         self.note_moves()
 
-    def told(self, parts: dict[str, list[int]] | None = None, epoch: int = 2, **more: Any) -> None:
+    def answer_last(
+        self, parts: dict[str, list[int]] | None = None, epoch: int = 2, **more: Any
+    ) -> None:
         """Answer whatever was sent last."""
         if Beat in self.sent:
             self.reply(parts, epoch, **more)
@@ -79,7 +81,7 @@ def _leaving(d: Walker) -> None:
 
 def _left(d: Walker) -> None:
     _leaving(d)
-    d.told()
+    d.answer_last()
 
 
 def _fatal(d: Walker) -> None:
@@ -117,29 +119,29 @@ def _beat(d: Walker) -> None:
 
 def _target(d: Walker) -> None:
     _beat(d)
-    d.told({"t": [3]})
+    d.answer_last({"t": [3]})
 
 
 def _unresolved(d: Walker) -> None:
     _beat(d)
-    d.told({"t": [0, 1], "strange": [0]})
+    d.answer_last({"t": [0, 1], "strange": [0]})
 
 
 def _settled(d: Walker) -> None:
     _beat(d)
-    d.told({"t": [0, 1]})
+    d.answer_last({"t": [0, 1]})
 
 
 def _lost(d: Walker) -> None:
     _beat(d)
-    d.told(error=E.FENCED_MEMBER_EPOCH)
+    d.answer_last(error=E.FENCED_MEMBER_EPOCH)
     d.call("commit_refused", E.UNKNOWN_MEMBER_ID, d.member.generation)
 
 
 def _fail(d: Walker) -> None:
     d.call("coordinator_not_found", GroupError(E.GROUP_AUTHORIZATION_FAILED, "no"))
     _beat(d)
-    d.told(error=E.FENCED_INSTANCE_ID)
+    d.answer_last(error=E.FENCED_INSTANCE_ID)
     d.call("commit_refused", E.FENCED_INSTANCE_ID, d.member.generation)
 
 
@@ -152,7 +154,7 @@ CAUSE: dict[Event, Callable[[Walker], object]] = {
     Event.SUBSCRIBE: lambda d: d.call("subscribe", ["t"]),
     Event.COORDINATOR_FOUND: lambda d: d.call("coordinator_found", 11),
     Event.COORDINATOR_LOST: lambda d: d.call("coordinator_lost"),
-    Event.JOINED: lambda d: d.told({}, 1),
+    Event.JOINED: lambda d: d.answer_last({}, 1),
     Event.TARGET: _target,
     Event.TAKEN: lambda d: d.call("assigned", d.step(Assign)),
     Event.UNRESOLVED: _unresolved,
@@ -163,7 +165,7 @@ CAUSE: dict[Event, Callable[[Walker], object]] = {
     Event.POLLED: lambda d: d.call("polled"),
     Event.UNSUBSCRIBE: lambda d: d.call("unsubscribe"),
     Event.CLOSE: lambda d: d.call("close"),
-    Event.GONE: lambda d: d.told(),
+    Event.GONE: lambda d: d.answer_last(),
     Event.FAIL: _fail,
 }
 

@@ -406,15 +406,15 @@ def test_static_members_say_who_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"group_id": ""}, "needs a group"),
         ({"session_timeout_ms": 0}, "session_timeout_ms is 0"),
         ({"heartbeat_interval_ms": 45_000}, "must be below session_timeout_ms"),
     ],
 )
-def test_configuration_that_cannot_work(wrong: dict[str, int], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_configuration_that_cannot_work(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         MemberConfig(**{"group_id": "g", **wrong})  # type: ignore[arg-type]
 
 

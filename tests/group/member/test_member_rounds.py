@@ -221,13 +221,13 @@ def test_a_generation_lost_before_its_partitions_are_given_up(code: int) -> None
     d = Driver().stable()
     d.later(3_000)
     d.beat(E.REBALANCE_IN_PROGRESS)
-    given_up = d.only(Revoke)
-    assert (given_up.partitions, given_up.lost) == ({"t": (0, 1)}, False)
+    revoke = d.only(Revoke)
+    assert (revoke.partitions, revoke.lost) == ({"t": (0, 1)}, False)
     d.later(3_000)
     d.beat(code)
     step = d.only(Revoke)
     assert (step.partitions, step.lost) == ({}, True)
-    assert d.call("revoked", given_up.token) == []
+    assert d.call("revoked", revoke.token) == []
     d.call("revoked", step.token)
     assert d.request(JoinGroupRequest)
 
@@ -807,7 +807,7 @@ def test_a_leaders_broken_assignor_is_fatal_and_leaves() -> None:
 
 def test_an_assignor_is_told_what_its_member_got() -> None:
     """A user's `on_assignment` has the assignment and generation; when it raises, that is fatal."""
-    told: list[object] = []
+    calls: list[object] = []
 
     class Mine(Assignor):
         name = "mine"
@@ -815,12 +815,12 @@ def test_an_assignor_is_told_what_its_member_got() -> None:
         def on_assignment(
             self, assignment: Partitions, user_data: bytes | None, generation: int
         ) -> None:
-            told.append((assignment, user_data, generation))
+            calls.append((assignment, user_data, generation))
             if generation == 2:
                 raise KeyError("gone")
 
     d = Driver([Mine()]).stable()
-    assert told == [({"t": (0, 1)}, None, 1)]
+    assert calls == [({"t": (0, 1)}, None, 1)]
     d.call("subscribe", ["t", "u"])
     d.steps()
     d.joined(2, protocol="mine")

@@ -22,8 +22,8 @@ def simple(name: str, error: str = "", **options: Any) -> None:
 
     def run(w: World) -> None:
         topic = w.filled()
-        given = {"subscribe": "T", **options}
-        chosen = {k: v for k, v in given.items() if v is not None}
+        all_options = {"subscribe": "T", **options}
+        chosen = {k: v for k, v in all_options.items() if v is not None}
         named = {
             name: value.replace("T", topic) if isinstance(value, str) else {topic: value}
             for name, value in chosen.items()
@@ -230,8 +230,8 @@ def a_range_of_markers(w: World) -> None:
     w.fill(topic, 2)
     committed = {"kafka.isolation.level": "read_committed"}
     for start, end in ((0, 2), (1, 2), (0, 3), (1, 4)):
-        given = {"startingOffsets": {topic: {"0": start}}, "endingOffsets": {topic: {"0": end}}}
-        w.read(subscribe=topic, **given, **committed)
+        bounds = {"startingOffsets": {topic: {"0": start}}, "endingOffsets": {topic: {"0": end}}}
+        w.read(subscribe=topic, **bounds, **committed)
 
 
 @scenario

@@ -283,8 +283,8 @@ def with_a_group(w: World) -> None:
     topic = w.filled()
     for make in ("kafka", "kohort"):
         group = f"{topic}-{make}"
-        given = {"subscribe": topic, "startingOffsets": "earliest", "kafka.group.id": group}
-        query = w.query(**given)
+        options = {"subscribe": topic, "startingOffsets": "earliest", "kafka.group.id": group}
+        query = w.query(**options)
 
         def run(make: str = make, query: Queries = query, group: str = group) -> object:
             found = query.run_one(make, {}, False)

@@ -154,13 +154,15 @@ class World:
         """A batch write by both, each into a topic of its own; what is in the topics then."""
         for make in MAKES:
             target = self.topic(2)
-            given = self.sink(**{"topic": target, **options})
-            given = {key: value for key, value in given.items() if value != "null"}
+            sink_options = self.sink(**{"topic": target, **options})
+            sink_options = {key: value for key, value in sink_options.items() if value != "null"}
 
-            def write(make: str = make, given: dict[str, str] = given, target: str = target) -> Any:
-                writer = frame.write.format(make).options(**given)
+            def write(
+                make: str = make, sink_options: dict[str, str] = sink_options, target: str = target
+            ) -> Any:
+                writer = frame.write.format(make).options(**sink_options)
                 (writer.mode(mode) if mode else writer).save()
-                return self.written(given.get("topic", target))
+                return self.written(sink_options.get("topic", target))
 
             self.note(make, write, error)
 

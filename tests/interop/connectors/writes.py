@@ -157,8 +157,8 @@ def streamed(w: World, mode: str, error: str = "", grouped: bool = False) -> Non
         target = w.topic(2)
 
         def run(make: str = make, target: str = target) -> Any:
-            given = w.options(subscribe=topic, startingOffsets="earliest")
-            frame = w.spark.readStream.format(make).options(**given).load()
+            options = w.options(subscribe=topic, startingOffsets="earliest")
+            frame = w.spark.readStream.format(make).options(**options).load()
             shown = frame.select("value", "partition")
             if grouped:
                 counted = frame.groupBy("partition").count()

@@ -40,9 +40,9 @@ def test_the_default_sequence_each_attempt_exactly_when_due() -> None:
     assert minutes == [0, 5, 10, 40, 70, 100, 160]
     assert [r.attempt for r in world.runs] == [0, 1, 2, 3, 4, 5, 6]
     (failed,) = world.failed()
-    said = h.parse(failed.headers)
-    assert (failed.key, failed.value, said.number) == (b"k", b"v", 6)
-    assert said.disposition == "exhausted"
+    parsed = h.parse(failed.headers)
+    assert (failed.key, failed.value, parsed.number) == (b"k", b"v", 6)
+    assert parsed.disposition == "exhausted"
     assert all(offset == len(world.logs[key]) for key, (offset, _) in world.commits.items())
 
 

@@ -460,7 +460,7 @@ def records_apart(change) -> None:
     change.setattr(Transactional, "send_offsets_to_transaction", apart)
 
 
-def told_too_much(change) -> None:
+def committed_too_much(change) -> None:
     """Both: the offsets of everything that was read."""
     commit_after = PartitionTracker.commit_after
 
@@ -478,7 +478,7 @@ PLANTED = {
         no_overtaken,
         no_revived,
         aborted_counts_as_committed,
-        told_too_much,
+        committed_too_much,
     ],
     "kafka": [
         lost_answer_is_a_failure,
@@ -486,7 +486,7 @@ PLANTED = {
         any_member,
         records_apart,
         aborted_counts_as_committed,
-        told_too_much,
+        committed_too_much,
     ],
 }
 

@@ -40,10 +40,10 @@ def test_lanes_go_on_in_the_same_order(steps, kept) -> None:
     for kind in BOTH:
         lanes: dict = {}
         ready: deque = deque()
-        said: list[object] = []
+        results: list[object] = []
         held: set[int] = set()
         for added, number in steps:
-            said.append(kind.enter_lanes(lanes, made(kind, added), ready))
+            results.append(kind.enter_lanes(lanes, made(kind, added), ready))
             taken = [ready.popleft() for _ in range(min(number, len(ready)))]
             chained = [
                 followers.popleft()
@@ -51,10 +51,10 @@ def test_lanes_go_on_in_the_same_order(steps, kept) -> None:
                 if item.lane is not None and (followers := lanes[item.lane])
             ]
             held |= kept & {item.lane for item in taken}
-            said.append(kind.leave_lanes(lanes, [*taken, *chained], held, ready))
-            said.append([item.offset for item in ready])
-            said.append({lane: len(followers or ()) for lane, followers in lanes.items()})
-        seen.append(said)
+            results.append(kind.leave_lanes(lanes, [*taken, *chained], held, ready))
+            results.append([item.offset for item in ready])
+            results.append({lane: len(followers or ()) for lane, followers in lanes.items()})
+        seen.append(results)
     assert seen[0] == seen[1]
 
 

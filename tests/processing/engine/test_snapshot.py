@@ -40,8 +40,8 @@ def ranges(base: int, done: set[int]) -> tuple[tuple[int, int], ...]:
 )
 def test_round_trip(base: int, done: set[int], crashes: int, ahead: int) -> None:
     suspect = -1 if ahead < 0 else base + ahead
-    said = Snapshot(ranges(base, {base + d for d in done}), crashes, suspect)
-    assert decode(base, encode(base, said)) == said
+    snapshot = Snapshot(ranges(base, {base + d for d in done}), crashes, suspect)
+    assert decode(base, encode(base, snapshot)) == snapshot
 
 
 def test_nothing_to_say_is_no_text() -> None:
@@ -91,8 +91,8 @@ def test_the_window_always_fits(seed: int) -> None:
     assert window > 24_000
     chance = random.Random(seed)
     done = {o for o in range(1, window) if chance.random() < (0.5, 0.1, 0.9, 0.3, 0.7)[seed]}
-    said = Snapshot(ranges(0, done), crashes=9, suspect=window - 1)
-    assert len(encode(0, said)) <= MAX_CHARS
+    snapshot = Snapshot(ranges(0, done), crashes=9, suspect=window - 1)
+    assert len(encode(0, snapshot)) <= MAX_CHARS
 
 
 def test_few_unfinished_always_fit_in_a_wide_window() -> None:
@@ -112,7 +112,7 @@ def test_too_long_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (bytes([7, 2]), "unknown encoding 7"),
         (bytes([1, 2, 1, 5]), "runs past its span of 2"),
@@ -122,13 +122,13 @@ def test_too_long_is_refused() -> None:
     ],
     ids=["later version", "runs", "bitmap", "number", "zip"],
 )
-def test_a_text_that_this_version_would_not_write_is_told_not_believed(raw, said) -> None:
+def test_a_text_that_this_version_would_not_write_is_told_not_believed(raw, message) -> None:
     """W1: of a later version or a foreign tool, its checksum in order. Half of it would be worse
     than nothing: what it calls done would never be handled."""
     sealed = raw + (zlib.crc32(raw, zlib.crc32((40).to_bytes(8, "big")))).to_bytes(4, "big")
     text = PREFIX + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
-    with pytest.raises(SnapshotError, match=said):
+    with pytest.raises(SnapshotError, match=message):
         decode(40, text)
     tracker = PartitionTracker(1, 40, text)
-    assert said in tracker.unreadable
+    assert message in tracker.unreadable
     assert tracker.polled([40, 41], 42) == [40, 41]

@@ -113,9 +113,9 @@ def test_dirty_until_exactly_this_version_is_committed() -> None:
     t = tracker()
     t.polled([0, 1], 2)
     t.complete(1, 0)
-    said = t.snapshot()
+    snapshot = t.snapshot()
     t.complete(1, 1)
-    t.committed(said.version)
+    t.committed(snapshot.version)
     assert t.dirty
     t.committed(t.snapshot().version)
     assert not t.dirty
@@ -171,8 +171,8 @@ def test_metadata_too_large_is_learnt() -> None:
     assert t.snapshot().offset == 0
     assert not t.may_begin(19_999)
     t.guard(1, suspect=7)
-    told = decode(0, t.snapshot().metadata)
-    assert (told.crashes, told.suspect) == (1, 7), "the crash-loop guard's word always fits"
+    decoded = decode(0, t.snapshot().metadata)
+    assert (decoded.crashes, decoded.suspect) == (1, 7), "the crash-loop guard's word always fits"
 
 
 def test_the_answer_to_an_older_commit_takes_nothing_back() -> None:
@@ -244,13 +244,13 @@ def test_nothing_skipped_and_nothing_committed_is_repeated(seed: int) -> None:
                 done.add(offset)
                 in_this_life.add(offset)
             elif act < 0.9:
-                said = t.snapshot()
-                assert all(o in done for o in log.offsets if o < said.offset), "skipped"
-                told = decode(said.offset, said.metadata).done
-                assert all(o in done for o in log.offsets for s, e in told if s <= o < e)
+                snapshot = t.snapshot()
+                assert all(o in done for o in log.offsets if o < snapshot.offset), "skipped"
+                done_ranges = decode(snapshot.offset, snapshot.metadata).done
+                assert all(o in done for o in log.offsets for s, e in done_ranges if s <= o < e)
                 if chance.random() < 0.7:
-                    committed, protected = said[:2], protected | in_this_life
-                    t.committed(said.version)
+                    committed, protected = snapshot[:2], protected | in_this_life
+                    t.committed(snapshot.version)
             if last_life and not open_now and position == log.size:
                 committed = t.snapshot()[:2]
                 break

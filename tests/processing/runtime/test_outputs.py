@@ -74,16 +74,16 @@ def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
     wait_for(lambda: len(failures(strict, failed)) == 2, "failures")
     assert set(failures(strict, failed)) == {("3", "output_refused"), ("5", "output_refused")}
 
-    def told() -> str:
+    def complaints() -> str:
         return " ".join([*app.status().values(), *app.troubles()])
 
-    wait_for(lambda: MISSING in told(), "it does not say what is missing")
+    wait_for(lambda: MISSING in complaints(), "it does not say what is missing")
     with Producer(bootstrap_servers=strict.bootstrap) as producer:
         producer.send("calm", b"meanwhile")
     wait_for(lambda: b"meanwhile" in values(strict, OUT), "others are held up")
     strict.create_topic(MISSING, partitions=1)
     wait_for(lambda: values(strict, MISSING, 1) == [b"7"], "it does not go on")
-    wait_for(lambda: not told().strip(), "the trouble is over")
+    wait_for(lambda: not complaints().strip(), "the trouble is over")
     running.stop()
     assert running.error is None
     wanted = [b"%d" % n for n in (0, 1, 2, 4, 6, 8, 9)]

@@ -18,10 +18,10 @@ HOUR_MS = 3_600_000
 
 def test_what_lasts_is_said_at_growing_intervals() -> None:
     complaint = Complaint()
-    said = [s for s in range(0, HOUR_MS, 1_000) if complaint.is_due("away", s)]
-    assert said[:4] == [0, FIRST_MS, 3 * FIRST_MS, 7 * FIRST_MS]
-    assert said[-1] - said[-2] == LONGEST_MS
-    assert len(said) < 20
+    due_ms = [s for s in range(0, HOUR_MS, 1_000) if complaint.is_due("away", s)]
+    assert due_ms[:4] == [0, FIRST_MS, 3 * FIRST_MS, 7 * FIRST_MS]
+    assert due_ms[-1] - due_ms[-2] == LONGEST_MS
+    assert len(due_ms) < 20
 
 
 def test_what_becomes_another_is_said_at_once() -> None:

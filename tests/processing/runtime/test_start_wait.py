@@ -38,8 +38,8 @@ class Time:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def wait(self, work: Callable[[], None], patience_ms: int, told: list[str]) -> bool:
-        return until_there(work, self.stopped, patience_ms, told.append, self.clock, self.sleep)
+    def wait(self, work: Callable[[], None], patience_ms: int, messages: list[str]) -> bool:
+        return until_there(work, self.stopped, patience_ms, messages.append, self.clock, self.sleep)
 
 
 class Away:
@@ -57,15 +57,15 @@ class Away:
 
 def test_it_is_asked_later_and_later_until_it_is_there(caplog) -> None:
     time = Time()
-    away, told = Away(time, 60), list[str]()
-    assert time.wait(away, 300_000, told)
+    away, messages = Away(time, 60), list[str]()
+    assert time.wait(away, 300_000, messages)
     waits = [after - before for before, after in pairwise(away.asked)]
     assert waits[0] == pytest.approx(0.2)
     assert max(waits) == pytest.approx(LONGEST_PAUSE_S)
     assert waits == sorted(waits, key=lambda wait: round(wait, 6))
     assert 60 <= time.now_s <= 60 + LONGEST_PAUSE_S
-    assert set(told[:-1]) == {"the store cannot be used: connection refused"}
-    assert told[-1] == ""
+    assert set(messages[:-1]) == {"the store cannot be used: connection refused"}
+    assert messages[-1] == ""
     assert len(caplog.messages) == 1  # not as often as it was asked
 
 

@@ -28,16 +28,16 @@ def item(
 
 def test_each_record_comes_to_the_handler_of_its_topic() -> None:
     """Whatever kind the first of the list is of."""
-    given: list[tuple] = []
+    calls: list[tuple] = []
 
     def single(record) -> None:
         assert isinstance(record, Received)
-        given.append(("single", int(known(record.value))))
+        calls.append(("single", int(known(record.value))))
         if record.value == b"4":
             raise Temporary("down")
 
     def batch(records) -> None:
-        given.append(("batch", *(int(r.value) for r in records)))
+        calls.append(("batch", *(int(r.value) for r in records)))
         for index, record in enumerate(records):
             if record.value == b"2":
                 records.retry(index, "down")
@@ -52,13 +52,13 @@ def test_each_record_comes_to_the_handler_of_its_topic() -> None:
     keys = [b"k", b"k", b"l", b"k", b"k", b"l", b"k", b"k"]
     items = [item(t, n, key) for n, (t, key) in enumerate(zip(topics, keys, strict=True))]
     outcomes = invoker.run(items)
-    assert given == [("batch", 0, 1, 2), ("single", 3), ("single", 4), ("batch", 7)]
+    assert calls == [("batch", 0, 1, 2), ("single", 3), ("single", 4), ("batch", 7)]
     assert outcomes is not None
     assert [o is None for o in outcomes] == [True, True, False, True, False, False, False, True]
     assert [i for i, o in enumerate(outcomes) if o is NOT_BEGUN] == [5, 6], "behind what failed"
-    given.clear()
+    calls.clear()
     assert invoker.run(items[3:4] + items[:2]) is None
-    assert given == [("single", 3), ("batch", 0, 1)]
+    assert calls == [("single", 3), ("batch", 0, 1)]
 
 
 def batches_of(max_batch: int, bad: bytes, calls: list[tuple[int, ...]], *, marks: bool) -> Invoker:

@@ -53,7 +53,7 @@ def app(**options: Any) -> App:
 
 
 @pytest.mark.parametrize(
-    ("what", "options", "said"),
+    ("what", "options", "message"),
     [
         (5, {}, "is 5, which cannot be called"),
         (lambda: None, {}, r"is called with \(record\), which it does not take: too many"),
@@ -64,8 +64,8 @@ def app(**options: Any) -> App:
         (later, {"batch": True}, "takes one record"),
     ],
 )
-def test_an_app_refuses_what_can_never_work(what: Any, options: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_app_refuses_what_can_never_work(what: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         app().handler("t", **options)(what)
 
 
@@ -93,7 +93,7 @@ def test_a_decorator_without_its_topic_says_how_it_is_written(tmp_path, way: str
 
 
 @pytest.mark.parametrize(
-    ("way", "what", "said"),
+    ("way", "what", "message"),
     [
         ("handler", nothing, r"is called with \(record, store\), which it does not take"),
         ("handler", later, "is a coroutine function, which is not awaited here"),
@@ -102,9 +102,11 @@ def test_a_decorator_without_its_topic_says_how_it_is_written(tmp_path, way: str
         ("handler", None, "is None, which cannot be called"),
     ],
 )
-def test_a_pipeline_refuses_what_can_never_work(tmp_path, way: str, what: Any, said: str) -> None:
+def test_a_pipeline_refuses_what_can_never_work(
+    tmp_path, way: str, what: Any, message: str
+) -> None:
     pipeline = Pipeline("p", store=f"sqlite:///{tmp_path}/s.db")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         getattr(pipeline, way)("t")(what)
     getattr(pipeline, way)("t")(lambda record, store: None)
 
@@ -122,28 +124,28 @@ def test_a_coroutine_that_nobody_awaits_is_no_success(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"threads": "8"}, "threads='8': a number of workers"),
         ({"tasks": 0}, "tasks=0: a number of workers, at least one"),
         ({"processes": True}, "processes=True: a number"),
     ],
 )
-def test_a_number_of_workers_that_is_none_is_refused(options: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_number_of_workers_that_is_none_is_refused(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         app(**options)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"circuit": 5}, r"circuit=5; write CircuitConfig\(tokens=5\)"),
         ({"circuit": "off"}, "circuit='off'; a CircuitConfig is wanted"),
         ({"max_batch": "9"}, "max_batch='9'; a number"),
     ],
 )
-def test_an_option_of_the_wrong_kind_is_refused(options: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_option_of_the_wrong_kind_is_refused(options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         app().handler("t", **options)(nothing)
 
 

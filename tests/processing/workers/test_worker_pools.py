@@ -114,8 +114,8 @@ def test_tasks_are_woken_once_for_many_lists(monkeypatch) -> None:
     done: list[Finished] = []
     all_of_them = threading.Event()
 
-    def report(said: Finished) -> None:
-        done.append(said)
+    def report(finished: Finished) -> None:
+        done.append(finished)
         if len(done) == 50:
             all_of_them.set()
 
@@ -143,11 +143,11 @@ def test_tasks_are_woken_once_for_many_lists(monkeypatch) -> None:
     busy.set()
     assert all_of_them.wait(PATIENCE_S)
     assert pool.stop(PATIENCE_S)
-    assert sorted(map(id, lists)) == sorted(id(said.items) for said in done)
+    assert sorted(map(id, lists)) == sorted(id(finished.items) for finished in done)
     assert wakes.count(pool._hand_out) == 1
 
 
-def said(seconds: float = 0.01, outcomes=None, error=None) -> Finished:
+def finished_after(seconds: float = 0.01, outcomes=None, error=None) -> Finished:
     return Finished("threads", [], outcomes, seconds, error)
 
 
@@ -157,12 +157,12 @@ def test_the_owner_is_woken_before_anybody_has_nothing_to_do(workers: int) -> No
     waits, and at the first that wakes it there is something left for every worker that comes.
     """
     feed = Feed(ThreadPool(Invoker({}), workers), Portions(workers), 2 * workers)
-    woken = [n for n in range(1, 2 * workers + 1) if not feed.can_wait(said(), n)]
+    woken = [n for n in range(1, 2 * workers + 1) if not feed.can_wait(finished_after(), n)]
     assert woken[-1] == 2 * workers
     assert woken == list(range(woken[0], 2 * workers + 1)), "who is not heard is heard soon"
     assert woken[0] <= max(1, workers // 2 + 1)
     feed.lists = workers
-    assert not feed.can_wait(said(), 1), "nothing lies ready: there is to be more at once"
+    assert not feed.can_wait(finished_after(), 1), "nothing lies ready: there is to be more at once"
 
 
 def test_what_has_consequences_is_heard_of_at_once() -> None:
@@ -170,10 +170,10 @@ def test_what_has_consequences_is_heard_of_at_once() -> None:
     slow one, and what ended a worker ends the program.
     """
     feed = Feed(ThreadPool(Invoker({}), 8), Portions(8), 16)
-    assert feed.can_wait(said(), 1)
-    assert not feed.can_wait(said(outcomes=[None]), 1)
-    assert not feed.can_wait(said(error=SystemExit()), 1)
-    assert not feed.can_wait(said(seconds=1), 1)
+    assert feed.can_wait(finished_after(), 1)
+    assert not feed.can_wait(finished_after(outcomes=[None]), 1)
+    assert not feed.can_wait(finished_after(error=SystemExit()), 1)
+    assert not feed.can_wait(finished_after(seconds=1), 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")

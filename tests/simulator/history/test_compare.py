@@ -227,7 +227,7 @@ def test_the_same_seed_gives_the_same_table_in_any_process() -> None:
         "from kohort.simulator.history.compare import *;"
         "print([list(r.rows()) for r in compare(3, [Size(6, 24)])])"
     )
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
@@ -237,7 +237,7 @@ def test_the_same_seed_gives_the_same_table_in_any_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(outputs) == 1
     assert compare(3, [Size(6, 24)]) == compare(3, [Size(6, 24)])
     assert compare(3, [Size(6, 24)]) != compare(4, [Size(6, 24)])
 

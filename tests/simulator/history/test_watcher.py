@@ -94,8 +94,10 @@ def test_shares_are_those_of_range(members: int, size: int) -> None:
     plan = RangeAssignor().assign(group).assignments
     for name in names:
         mine = {topic: list(numbers) for topic, numbers in share(name, view, ("t", "u")).items()}
-        given = {topic: list(numbers) for topic, numbers in plan.get(name, {}).items() if numbers}
-        assert mine == given
+        assigned = {
+            topic: list(numbers) for topic, numbers in plan.get(name, {}).items() if numbers
+        }
+        assert mine == assigned
 
 
 def registered(retries: int = 2) -> tuple[Watcher, int]:
@@ -114,8 +116,8 @@ def test_a_failed_claim_gives_back_waits_and_gives_up_in_the_end() -> None:
     for attempt in (1, 2):
         (claim,) = watcher.answered(token, View(("a",), ("2",)))
         assert isinstance(claim, Ask)
-        told, undo = watcher.answered(claim.token, ("/consumers/g/owners/t/0",))
-        assert told == Failed(1)
+        failed, undo = watcher.answered(claim.token, ("/consumers/g/owners/t/0",))
+        assert failed == Failed(1)
         assert isinstance(undo, Ask)
         assert undo.request == Delete(("/consumers/g/owners/t/1",))
         assert watcher.answered(undo.token, ()) == []

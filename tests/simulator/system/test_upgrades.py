@@ -146,10 +146,10 @@ def test_the_broker_reads_older_commits(release: Release, read: StoredOffset) ->
 
 
 def test_a_commit_with_an_expiry_of_its_own_keeps_it() -> None:
-    given = OFFSET._replace(expire_timestamp_ms=2_000)
+    offset = OFFSET._replace(expire_timestamp_ms=2_000)
     release = Release("r", offsets=1, expires=True)
     entry = classic_records.decode_record(
-        older_group_record(offset_record("g", P0, given), release), 0
+        older_group_record(offset_record("g", P0, offset), release), 0
     )
     assert isinstance(entry, classic_records.OffsetEntry)
     assert entry.value is not None

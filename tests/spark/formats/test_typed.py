@@ -25,10 +25,10 @@ def batch(keys: list[bytes | None], values: list[bytes | None]) -> Any:
     )
 
 
-def options(**given: str) -> Any:
+def options(**source_options: str) -> Any:
     from kohort.spark.options import parse_source
 
-    return parse_source({**SERVERS, **given}, streaming=True)
+    return parse_source({**SERVERS, **source_options}, streaming=True)
 
 
 def test_what_fails_is_a_row_with_reason_and_bytes() -> None:
@@ -71,7 +71,7 @@ def test_failfast_names_the_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("source_options", "message"),
     [
         ({"valueFormat": "jsn", "valueSchema": "n INT"}, "did you mean 'json'"),
         ({"valueFormat": "json"}, "needs valueSchema"),
@@ -96,9 +96,9 @@ def test_failfast_names_the_record() -> None:
         ({"valueFormat": "json", "valueSchema": "n INT", "columns": "_rescued"}, "_raw_value"),
     ],
 )
-def test_what_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
+def test_what_cannot_be_is_refused(source_options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        options(**given)
+        options(**source_options)
 
 
 def test_the_subject_is_that_of_the_only_topic() -> None:

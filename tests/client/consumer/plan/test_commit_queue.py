@@ -236,7 +236,7 @@ def test_without_membership_commits_go_as_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "said"),
+    ("last", "message"),
     [
         ({P0: int(ErrorCode.NOT_COORDINATOR)}, "(last: NOT_COORDINATOR)"),
         ({P0: int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)}, "(last: COORDINATOR_LOAD_IN_PROGRESS)"),
@@ -244,7 +244,7 @@ def test_without_membership_commits_go_as_nobody() -> None:
         ({P0: 0}, ""),
     ],
 )
-def test_what_held_a_commit_back_is_told_when_its_time_is_up(last: Answer, said: str) -> None:
+def test_what_held_a_commit_back_is_told_when_its_time_is_up(last: Answer, message: str) -> None:
     """And not what held back one before it, which was made in the end."""
     world = World()
     world.lane.submit(job((P0, 5), until=1_000))
@@ -255,7 +255,7 @@ def test_what_held_a_commit_back_is_told_when_its_time_is_up(last: Answer, said:
     assert len(done) == (1 if last == {P0: 0} else 2)
     for each in done:
         assert isinstance(each.error, KafkaTimeoutError)
-        assert str(each.error).endswith(f"may be made again{' ' if said else ''}{said}")
+        assert str(each.error).endswith(f"may be made again{' ' if message else ''}{message}")
 
 
 def test_time_is_up() -> None:

@@ -173,9 +173,9 @@ def test_both_ends_agree_on_what_is_fetched(turns: list[Turn], slots: int) -> No
             known[result.tp] = (result.error, result.high_watermark, result.log_start)
         for part in order:
             error, end, start = ends.truth[part.tp]
-            told = known.pop(part.tp) if error else known[part.tp]
-            assert told[0] == error
-            assert error or told == (0, end, start)
+            report = known.pop(part.tp) if error else known[part.tp]
+            assert report[0] == error
+            assert error or report == (0, end, start)
 
 
 def test_an_idle_session_says_nothing() -> None:

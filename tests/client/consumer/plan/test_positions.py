@@ -315,9 +315,9 @@ def test_a_validation_without_an_answer_resets_nothing(answer: str) -> None:
     positions.leader_moved(P0, 2, can_validate=True, now_ms=2)
     fetcher = OffsetFetcher(positions, 100, has_group=True)
     (question,) = fetcher.plan(lambda tp: 1, 3, 3, coordinator_known=True)
-    said = {P0: OffsetAnswer(0, -1)}
+    answers = {P0: OffsetAnswer(0, -1)}
     lost = ConnectionFailedError("its name is not known")
-    settled = fetcher.answered(question.token, said if answer == "no such epoch" else lost, 4)
+    settled = fetcher.answered(question.token, answers if answer == "no such epoch" else lost, 4)
     assert (settled.resets, position.offset) == ([], 10)
     still = Phase.FETCHING if answer == "no such epoch" else Phase.AWAITING_VALIDATION
     assert position.phase is still

@@ -212,11 +212,11 @@ def test_whatever_packs_badly_or_is_cut_is_stored_once_and_in_order(seed):
                     side.end(side.sender.failed(network.popleft(), error, now))
                 break
             plan = network.popleft()
-            said = [
+            codes = [
                 10 if len(b.payload) > largest else logs[b.queue.partition].append(b.payload)
                 for b in plan.batches
             ]
-            side.end(side.sender.answered(plan, [Answer(code, "", 0, -1) for code in said], now))
+            side.end(side.sender.answered(plan, [Answer(code, "", 0, -1) for code in codes], now))
     assert [o.error for o in side.outcomes if o.error] == []
     assert {p: log.values for p, log in logs.items()} == sent
 

@@ -72,18 +72,18 @@ class Backwards(CompressionPool):
     def __init__(self, post) -> None:
         super().__init__(post)
         self.jobs: queue.Queue = queue.Queue()
-        self.given = self.reordered = 0
+        self.submitted = self.reordered = 0
         self.held = threading.Event()
         self.held.set()
         threading.Thread(target=self.run, daemon=True).start()
 
     def submit(self, job, on_packed) -> None:
         self.jobs.put((job, on_packed))
-        self.given += 1
+        self.submitted += 1
 
     def let_go(self) -> None:
         """Pack what was held, when there is something to be put into another order."""
-        until(lambda: self.given > 1, "a second job")
+        until(lambda: self.submitted > 1, "a second job")
         self.held.set()
 
     def stop(self, *, wait: bool) -> None:
@@ -102,8 +102,8 @@ class Backwards(CompressionPool):
             ended = None in taken
             todo = [each for each in taken if each is not None]
             self.reordered += len(todo) > 1
-            for job, told in reversed(todo):
-                self._post(told, job())
+            for job, on_packed in reversed(todo):
+                self._post(on_packed, job())
 
 
 @pytest.fixture
@@ -202,12 +202,12 @@ def test_small_requests_and_plain_ones_start_no_thread(made, broker) -> None:
 
 
 def test_packers_start_with_the_first_job_and_end_with_their_thread() -> None:
-    told: queue.Queue = queue.Queue()
+    results: queue.Queue = queue.Queue()
     pool = CompressionPool(lambda fn, *args: fn(*args), count=2)
     assert not pool._threads
     for n in range(10):
-        pool.submit(lambda n=n: n, told.put)
-    assert sorted(told.get(timeout=PATIENCE_S) for _ in range(10)) == list(range(10))
+        pool.submit(lambda n=n: n, results.put)
+    assert sorted(results.get(timeout=PATIENCE_S) for _ in range(10)) == list(range(10))
     threads = list(pool._threads)
     assert len(threads) == 2
     pool.stop(wait=True)

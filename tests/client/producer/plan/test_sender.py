@@ -801,24 +801,24 @@ def test_what_is_refused_again_and_again_is_known_until_it_is_stored():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("id_state", "message"),
     [
         ("id", "has no leader"),
         ("none", "given the producer its id$"),
         ("refused", "NOT_AVAILABLE$"),
     ],
 )
-def test_a_batch_that_was_never_sent_says_why(given, said):
-    side = idempotent() if given == "id" else Side()
+def test_a_batch_that_was_never_sent_says_why(id_state, message):
+    side = idempotent() if id_state == "id" else Side()
     side.add(b"a")
     side.plan(5, leader=lambda topic, partition: -1)
-    if given == "refused":
+    if id_state == "refused":
         side.sender.producer_id_missing(ErrorCode.COORDINATOR_NOT_AVAILABLE, 10)
         assert side.sender.refusals.get(PRODUCER_ID) is not None
     side.end(side.sender.expire(130_000))
     (outcome,) = side.outcomes
     assert isinstance(outcome.error, KafkaTimeoutError)
-    assert re.search(f"after 0 tries; .*{said}", str(outcome.error)), outcome.error
+    assert re.search(f"after 0 tries; .*{message}", str(outcome.error)), outcome.error
 
 
 def test_a_batch_that_expires_in_line_names_its_last_error():

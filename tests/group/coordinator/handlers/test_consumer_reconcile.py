@@ -141,9 +141,9 @@ def test_a_step_is_always_safe(
         state = M.STABLE
     others = others - assigned - pending
     current = Current(epoch, epoch, state, has(*assigned), has(*pending))
-    said = None if owned is None else {T: owned}
+    reported = None if owned is None else {T: owned}
     goal: Partitions = {T: tuple(sorted(target))} if target else {}
-    after = step(current, goal, said, epoch=3, taken=others)
+    after = step(current, goal, reported, epoch=3, taken=others)
     holds = set(after.assigned.get(T, {})) | set(after.pending.get(T, {}))
     assert not holds & others
     may_own = (assigned | pending) if owned is None else (assigned | pending) & owned

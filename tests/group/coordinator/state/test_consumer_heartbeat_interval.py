@@ -21,7 +21,7 @@ def waits_of(bench: ConsumerBench) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("waited", "waiting", "usual", "told"),
+    ("waited", "waiting", "usual", "interval_ms"),
     [
         (0, 1, 5_000, SHORTEST_MS),
         (80, 1, 5_000, 10),
@@ -34,9 +34,9 @@ def waits_of(bench: ConsumerBench) -> Any:
     ],
 )
 def test_an_eighth_of_the_wait_within_bounds(
-    waited: int, waiting: int, usual: int, told: int
+    waited: int, waiting: int, usual: int, interval_ms: int
 ) -> None:
-    assert waiting_interval_ms(waited, waiting, usual) == told
+    assert waiting_interval_ms(waited, waiting, usual) == interval_ms
 
 
 @pytest.mark.parametrize(("usual", "most"), [(100, 30), (5_000, 65), (15_000, 75)])
@@ -72,8 +72,8 @@ def test_whoever_waits_for_others_is_to_ask_sooner() -> None:
     assert bench.enter("m2").heartbeat_interval_ms == SHORTEST_MS
     bench.advance(400)
     assert bench.keep("m2").heartbeat_interval_ms == 50
-    told = bench.keep("m1")  # to give something up, which it says as soon as it has
-    assert (bench.current("m1").state, told.heartbeat_interval_ms) == (
+    answer = bench.keep("m1")  # to give something up, which it says as soon as it has
+    assert (bench.current("m1").state, answer.heartbeat_interval_ms) == (
         MemberState.UNREVOKED,
         INTERVAL_MS,
     )

@@ -26,7 +26,7 @@ from kohort.group.coordinator.state.consumer_records import (
 from kohort.group.coordinator.state.consumer_table import MemberState
 from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.wire import record_type
-from tests.group.consumer_harness import ConsumerBench, said
+from tests.group.consumer_harness import ConsumerBench, record_summaries
 from tests.group.harness import replay
 from tests.known import known
 
@@ -208,4 +208,4 @@ def test_groups_are_equal_by_what_was_kept() -> None:
     assert group != other
     assert group != "g"
     assert "epoch=1" in repr(group)
-    assert said([record]) == [(3, "", 1)]
+    assert record_summaries([record]) == [(3, "", 1)]
