@@ -79,7 +79,7 @@ def table(head: str, columns: list[str], rows: Iterable[tuple[str, list[str]]]) 
 def coordinator() -> str:
     """The classic group, seen by its coordinator."""
     arrows = [(s, e, t) for (s, e), t in states.TRANSITIONS.items()]
-    columns = [s.value if s else "(missing)" for s in states.ANSWERS[states.Asked.HEARTBEAT]]
+    columns = [s.value if s else "(missing)" for s in states.ANSWERS[states.RequestKind.HEARTBEAT]]
     answers = [
         (asked.value, [_shown(a) for a in row.values()]) for asked, row in states.ANSWERS.items()
     ]
