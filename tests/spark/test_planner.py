@@ -400,6 +400,24 @@ def test_a_deleted_topic_follows_fail_on_data_loss() -> None:
     assert spans == [Range("u", 0, 0, 2, "new", True)]
 
 
+def test_a_topic_that_is_created_again_with_fewer_partitions_is_read_and_may_grow() -> None:
+    """Partitions that it does not have were planned, and those it got later were read from where
+    the deleted topic's had been."""
+    clock, t2 = Clock(), ("t", 2)
+    port = FakePort({T0: [1] * 100, T1: [1] * 100, t2: [1] * 100})
+    plan = planner(port, clock, failOnDataLoss="false")
+    first = plan.latest(plan.initial())
+    port.logs, port.ids["t"] = {T0: [5] * 10}, "new"
+    clock.now += 60_000
+    second = plan.latest(first)
+    assert [s[:4] for task in plan.tasks(first, second) for s in task] == [("t", 0, 0, 10)]
+    port.logs |= {T1: [6] * 40, t2: [6] * 120}
+    clock.now += 60_000
+    third = plan.latest(second)
+    spans = sorted(s[:4] for task in plan.tasks(second, third) for s in task)
+    assert spans == [("t", 1, 0, 40), ("t", 2, 0, 120)]
+
+
 def test_a_topic_that_is_no_longer_subscribed_keeps_its_place() -> None:
     u0 = ("u", 0)
     port = FakePort({T0: [1] * 5, u0: [1] * 5})

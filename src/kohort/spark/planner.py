@@ -207,11 +207,14 @@ class Planner:
     def _next(self, start: Position, max_offsets: int | None) -> Position:
         self._check_topics(start.next)
         self._check_partitions(start.next)
-        began, ids = dict(start.began), {**start.ids, **self._ids()}
+        ids = {**start.ids, **self._ids()}
         origin = self._still_read(start)
         self._publish({at: self._past_markers(at, o) for at, o in origin.items()})
         recreated = renewed(start, ids)
-        fresh = [at for at in self._partitions() if at not in start.next or at[0] in recreated]
+        # Nothing is kept of a topic that was created again: it may have fewer partitions.
+        kept = {at: o for at, o in start.next.items() if at[0] not in recreated}
+        began = {at: o for at, o in start.began.items() if at[0] not in recreated}
+        fresh = [at for at in self._partitions() if at not in kept]
         if fresh:
             for at, offset in self._port.earliest(fresh).items():
                 self._forget(at)
@@ -230,7 +233,7 @@ class Planner:
         if self._should_wait(lag(origin, target)):
             return start
         end = self._admitted(origin, target, max_offsets)
-        offsets = {**start.next, **end}
+        offsets = {**kept, **end}
         if offsets == start.next:
             planned_ms = start.planned_ms  # nothing is new: Spark must see the same position
         else:
