@@ -231,6 +231,22 @@ def test_loss_is_a_log_start_past_what_is_wanted_and_nothing_else() -> None:
     assert planner(port).latest(Position({T0: 4, T1: 0})).next[T0] == 10
 
 
+def test_a_loss_in_a_pipeline_names_what_a_pipeline_can_do() -> None:
+    """It has no failOnDataLoss."""
+    remedy = "`kohort pipeline diff` says how to continue"
+    port, clock = FakePort({T0: [1] * 10}, starts={T0: 4}), Clock()
+    plan = planner(port, clock, lossRemedy=remedy)
+    with pytest.raises(DataLossError, match=f"4: retention, .*\\. {remedy}$"):
+        plan.latest(Position({T0: 0}))
+    with pytest.raises(DataLossError, match=f"created again .* read\\. {remedy}$"):
+        plan.latest(Position({T0: 4}, ids={"t": "old"}))
+    with pytest.raises(DataLossError, match=f"past the log's end at 10\\. {remedy}$"):
+        plan.latest(Position({T0: 12}, initial=True))
+    port.logs, clock.now = {("u", 0): []}, clock.now + 60_000
+    with pytest.raises(DataLossError, match=f"deleted while this query read it\\. {remedy}$"):
+        plan.latest(Position({T0: 4}))
+
+
 def test_a_start_past_the_end_is_refused_once() -> None:
     """What is written next would be left out. A later end that is behind is no reason to fail."""
     port = FakePort({T0: [1] * 5, T1: [1] * 5})

@@ -380,7 +380,7 @@ class Planner:
         """
         lenient = not self._options.fail_on_data_loss
         if not lenient:
-            check_renewed(start, self._ids())
+            check_renewed(start, self._ids(), self._options.loss_remedy)
         recreated = renewed(start, self._ids())
         there = set(self._partitions())
         rest = [at for at in start.next if at not in there]
@@ -407,9 +407,11 @@ class Planner:
         return at[0] in options.topics
 
     def _gone(self, gone: Iterable[TopicPartition]) -> DataLossError:
+        remedy = self._options.loss_remedy or (
+            "Take it out of the query's topics, or say failOnDataLoss=false to continue without it"
+        )
         return DataLossError(
-            f"{_listed(gone)}: the topic was deleted while this query read it. Take it out of the "
-            "query's topics, or say failOnDataLoss=false to continue without it"
+            f"{_listed(gone)}: the topic was deleted while this query read it. {remedy}"
         )
 
     def _note(self, what: str, partitions: Iterable[TopicPartition]) -> None:
@@ -577,10 +579,11 @@ class Planner:
             if not self._options.streaming:
                 raise ConfigError(f"{text}. Begin at {end} or before")
             if self._options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{text}. Begin at {end} or before, or say failOnDataLoss=false to wait for "
-                    f"record {offset}"
+                remedy = self._options.loss_remedy or (
+                    f"Begin at {end} or before, or say failOnDataLoss=false to wait for record "
+                    f"{offset}"
                 )
+                raise DataLossError(f"{text}. {remedy}")
             log.warning("%s; waiting for record %d", text, offset)
 
     def _check_loss(self, wanted: Mapping[TopicPartition, int]) -> None:
@@ -593,7 +596,10 @@ class Planner:
                 f"{start}: retention, or they were deleted)"
             )
             if self._options.fail_on_data_loss:
-                raise DataLossError(f"{text}. To continue without them, say failOnDataLoss=false")
+                remedy = self._options.loss_remedy or (
+                    "To continue without them, say failOnDataLoss=false"
+                )
+                raise DataLossError(f"{text}. {remedy}")
             log.warning("%s; continuing without them", text)
 
 

@@ -453,6 +453,7 @@ class Supervisor:
             "group.id": pipeline.group,
             "minPartitions": str(default_parallelism(spark)),
             "clockSkewMs": str(pipeline.skew_ms),
+            "lossRemedy": "`kohort pipeline diff` says how to continue",
         }
         if pipeline.max_offsets_per_trigger is None:
             options |= BATCHES
@@ -570,6 +571,7 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         views,
         port.earliest(there) if there else {},
         {} if is_url(place) else _checkpoints(LocalFiles(Path(place))),
+        place,
     )
 
 
