@@ -55,6 +55,21 @@ def test_a_change_is_named_with_its_effect(
     assert first.effect
 
 
+@pytest.mark.parametrize(
+    ("handled", "checkpoint"), [(TOPICS, "/place/source"), ({}, "/place/stage-NAME")]
+)
+@pytest.mark.parametrize(
+    "how", [{"starts": {("in", 0): 9}}, {"views": {**VIEWS, "in": TopicView("other", 1)}}]
+)
+def test_what_continues_without_lost_records_names_the_checkpoint(
+    how: dict[str, Any], handled: dict[str, RetryTopics], checkpoint: str
+) -> None:
+    """It has the old position, and the run after the fences were changed was refused."""
+    first = changes(TOPICS, stored(place="/place", **how), handled)[0]
+    assert "kohort_fence" in first.effect
+    assert checkpoint in first.effect
+
+
 def test_refusals_come_first() -> None:
     found = changes(
         TOPICS,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kohort import Admin, TopicPartition
 from kohort.errors import ConfigError
+from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import Pipeline, load_pipeline
 from tests.clusters import Embedded
 
@@ -259,6 +263,46 @@ def test_a_store_that_was_emptied_is_refused(spark: SparkSession, job: Job) -> N
     job.order("nut")
     with pytest.raises(PipelineFailedError, match="behind the checkpoint"):
         job.pipeline.run("until_idle", spark=spark, max_restarts=0)
+
+
+@pytest.mark.extended
+@e2e
+@pytest.mark.timeout(600)
+def test_a_pipeline_continues_without_lost_records_as_diff_says(
+    spark: SparkSession, cluster: Cluster, job: Job
+) -> None:
+    """Retention was shorter than a pause. The fence was moved, and the checkpoint went first."""
+    from kohort.spark import PipelineFailedError
+    from kohort.spark.evolution import changes
+    from kohort.spark.supervise import stored_state
+
+    pipeline = job.pipeline
+    job.price("nut")
+    pipeline.run("available_now", spark=spark)
+    job.order("nut", "nut")
+    pipeline.run("available_now", spark=spark)
+    job.order("nut", "nut", "nut")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(job.orders, 0): 4})
+    with pytest.raises(PipelineFailedError, match=r"records 2 to 3 are gone .* pipeline diff"):
+        pipeline.run("available_now", spark=spark, max_restarts=0)
+    store, port = pipeline.open_store(), ClusterPort(pipeline.client_config)
+    try:
+        stored = stored_state(pipeline, store, port)
+        (lost,) = changes(pipeline.topics, stored, pipeline.handler_topics)
+    finally:
+        port.close()
+        store.close()
+    assert lost.what == "2 records were deleted before they were read"
+    assert lost.effect.endswith(f"delete the checkpoint {job.checkpoint}/source")
+    with closing(sqlite3.connect(job.directory / "db.sqlite")) as database, database:
+        database.execute(
+            "UPDATE kohort_fence SET next_offset = 4 WHERE topic = ? AND partition = 0",
+            [job.orders],
+        )
+    shutil.rmtree(job.checkpoint / "source")
+    pipeline.run("available_now", spark=spark, max_restarts=0)
+    assert job.query("SELECT o FROM orders ORDER BY o") == [(0,), (1,), (4,)]
 
 
 def test_a_file_must_hold_one_pipeline(tmp_path: Path) -> None:

@@ -235,6 +235,22 @@ def test_loss_is_a_log_start_past_what_is_wanted_and_nothing_else() -> None:
     assert planner(port).latest(Position({T0: 4, T1: 0})).next[T0] == 10
 
 
+def test_a_loss_in_a_pipeline_names_what_a_pipeline_can_do() -> None:
+    """It has no failOnDataLoss."""
+    remedy = "`kohort pipeline diff` says how to continue"
+    port, clock = FakePort({T0: [1] * 10}, starts={T0: 4}), Clock()
+    plan = planner(port, clock, lossRemedy=remedy)
+    with pytest.raises(DataLossError, match=f"4: retention, .*\\. {remedy}$"):
+        plan.latest(Position({T0: 0}))
+    with pytest.raises(DataLossError, match=f"created again .* read\\. {remedy}$"):
+        plan.latest(Position({T0: 4}, ids={"t": "old"}))
+    with pytest.raises(DataLossError, match=f"past the log's end at 10\\. {remedy}$"):
+        plan.latest(Position({T0: 12}, initial=True))
+    port.logs, clock.now = {("u", 0): []}, clock.now + 60_000
+    with pytest.raises(DataLossError, match=f"deleted while this query read it\\. {remedy}$"):
+        plan.latest(Position({T0: 4}))
+
+
 def test_a_start_past_the_end_is_refused_once() -> None:
     """What is written next would be left out. A later end that is behind is no reason to fail."""
     port = FakePort({T0: [1] * 5, T1: [1] * 5})
@@ -402,6 +418,24 @@ def test_a_deleted_topic_follows_fail_on_data_loss() -> None:
     assert later.next == {T0: 6, u0: 2}
     spans = [s for task in lenient.tasks(end, later) for s in task]
     assert spans == [Range("u", 0, 0, 2, "new", True)]
+
+
+def test_a_topic_that_is_created_again_with_fewer_partitions_is_read_and_may_grow() -> None:
+    """Partitions that it does not have were planned, and those it got later were read from where
+    the deleted topic's had been."""
+    clock, t2 = Clock(), ("t", 2)
+    port = FakePort({T0: [1] * 100, T1: [1] * 100, t2: [1] * 100})
+    plan = planner(port, clock, failOnDataLoss="false")
+    first = plan.latest(plan.initial())
+    port.logs, port.ids["t"] = {T0: [5] * 10}, "new"
+    clock.now += 60_000
+    second = plan.latest(first)
+    assert [s[:4] for task in plan.tasks(first, second) for s in task] == [("t", 0, 0, 10)]
+    port.logs |= {T1: [6] * 40, t2: [6] * 120}
+    clock.now += 60_000
+    third = plan.latest(second)
+    spans = sorted(s[:4] for task in plan.tasks(second, third) for s in task)
+    assert spans == [("t", 1, 0, 40), ("t", 2, 0, 120)]
 
 
 def test_a_topic_that_is_no_longer_subscribed_keeps_its_place() -> None:

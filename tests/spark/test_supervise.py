@@ -17,7 +17,14 @@ from kohort.errors import BrokerError, ConfigError, ErrorCode, KafkaTimeoutError
 from kohort.retry.store import FenceRow
 from kohort.spark import Pipeline, Progress, checkpoint, sessions, worker
 from kohort.spark.checkpoint import CheckpointLock
-from kohort.spark.supervise import Supervisor, explain, initializes, passes, waits
+from kohort.spark.supervise import (
+    PipelineFailedError,
+    Supervisor,
+    explain,
+    initializes,
+    passes,
+    waits,
+)
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Writing job aborted SQLSTATE: X
 === Streaming Query ===
@@ -290,6 +297,61 @@ def test_a_restart_deletes_nothing_that_spark_may_replay(monkeypatch: pytest.Mon
     supervisor._next_vacuum = 0.0  # an hour later
     supervisor._watch([], store, port, "available_now", None, None)
     assert deleted == [{(topic, 0): 5}]
+
+
+@pytest.mark.parametrize(
+    ("moves", "waiting", "starts"), [(False, 5, 3), (True, 5, 9), (False, 0, 9)]
+)
+def test_failures_that_take_long_to_appear_are_counted(
+    monkeypatch: pytest.MonkeyPatch, moves: bool, waiting: int, starts: int
+) -> None:
+    """A batch that timed out again and again was restarted for ever. A run of a minute begins the
+    count anew if it got further, or had nothing to do."""
+    now_s, started = 1000.0, list[float]()
+    pipeline = Pipeline("p", store="sqlite:///p.db")
+
+    class Query:
+        isActive = True
+
+        def exception(self) -> str | None:
+            late = now_s > started[-1] + 61
+            return "kohort.spark.outputs.protocol.BatchFailedError: given up" if late else None
+
+        def stop(self) -> None:
+            pass
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += max(seconds, 0.01)
+
+    def start(*_: object) -> list[Query]:
+        started.append(now_s)
+        if len(started) == 9:
+            pipeline.stop()
+        return [Query()]
+
+    def measured(*_: object) -> Progress:
+        return Progress(10, 10 - waiting, 0, 0, 0, {("t", 0): len(started) if moves else 5})
+
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=sleep)
+    monkeypatch.setattr("kohort.spark.supervise.time", clock)
+    monkeypatch.setattr("kohort.spark.supervise.open_fences", lambda *_: None)
+    monkeypatch.setattr("kohort.spark.supervise.measure", measured)
+    supervisor = Supervisor(pipeline, None, None, 2)
+    for name in ("_check_replays", "_vacuum", "_purge", "_publish"):
+        monkeypatch.setattr(supervisor, name, lambda *_: None)
+    monkeypatch.setattr(supervisor, "_start", start)
+    anything: Any = None
+
+    def run() -> None:
+        supervisor._supervise(anything, anything, anything, "continuous", None, None)
+
+    if starts == 9:
+        run()  # it was asked to stop
+    else:
+        with pytest.raises(PipelineFailedError, match="given up"):
+            run()
+    assert len(started) == starts
 
 
 def test_a_query_that_has_failed_is_not_waited_for() -> None:

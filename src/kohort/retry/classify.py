@@ -71,6 +71,8 @@ class HandlerError(KohortError):
     def __init__(self, reason: str, message: str = "") -> None:
         self.reason = clean_reason(reason)
         super().__init__(message or reason)
+        kind = "permanent" if isinstance(self, Permanent) else "temporary"
+        self.add_note(f"{kind} failure: {self.reason}")  # all that a traceback of Spark's tells
 
 
 class Permanent(HandlerError):
@@ -139,14 +141,19 @@ class Classifier:
                 return describe(error, permanent=False, reason=type(error).__name__)
             if isinstance(cause, self.permanent):
                 return describe(error, permanent=True, reason=type(cause).__name__)
-        ours = isinstance(error, PROGRAM_OR_DATA) and not isinstance(error, OSError)
-        misused = type(error) is UsageError
-        return describe(error, permanent=ours or misused, reason=type(error).__name__)
+        kind = type(error)
+        return describe(error, permanent=is_permanent(kind), reason=kind.__name__)
 
     def _of_handler_error(self, statement: HandlerError, error: Exception) -> Failure:
         delay = statement.min_delay_ms if isinstance(statement, Temporary) else 0
         permanent = isinstance(statement, Permanent)
         return describe(error, permanent=permanent, reason=statement.reason, min_delay_ms=delay)
+
+
+def is_permanent(kind: type[BaseException]) -> bool:
+    """Whether time does not repair what raises this class, which states nothing itself."""
+    ours = issubclass(kind, PROGRAM_OR_DATA) and not issubclass(kind, OSError)
+    return ours or kind is UsageError
 
 
 def describe(

@@ -207,7 +207,8 @@ def refuse_recreated(pipeline: str, fence: FenceRow, topic_id: str) -> None:
         raise DataLossError(
             f"pipeline {pipeline}: topic {fence.topic} was deleted and created again (id "
             f"{fence.topic_id} became {topic_id}): offsets no longer mean what the fence says. "
-            "Start a pipeline with another name, or remove the fence of the old topic"
+            "Start a pipeline with another name, or remove what is there of the old topic "
+            "(`kohort pipeline diff` names it)"
         )
 
 

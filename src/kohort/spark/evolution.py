@@ -42,6 +42,7 @@ class Stored:
         views: the topics of the cluster.
         starts: the first offset that is still there, by partition.
         checkpoint: the topics that each query's checkpoint was made for; None without one.
+        place: where the pipeline's checkpoint is.
     """
 
     fences: Sequence[FenceRow]
@@ -51,6 +52,7 @@ class Stored:
     checkpoint: Mapping[str, Sequence[str] | None] = field(
         default_factory=dict[str, "Sequence[str] | None"]
     )
+    place: str = ""
 
 
 def changes(
@@ -64,16 +66,19 @@ def changes(
         handled: the part of `topics` that row handlers read, and that the checkpoints of their two
             queries were made for; all of them by default.
     """
+    handled = topics if handled is None else handled
     found = [
-        *_sources(topics, stored),
+        *_sources(topics, handled, stored),
         *_retry_topics(topics, stored),
         *_gone(topics, stored),
-        *_checkpoint(topics if handled is None else handled, stored),
+        *_checkpoint(handled, stored),
     ]
     return sorted(found, key=lambda change: not change.refused)
 
 
-def _sources(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Change]:
+def _sources(
+    topics: Mapping[str, RetryTopics], handled: Mapping[str, RetryTopics], stored: Stored
+) -> Iterable[Change]:
     for topic in topics:
         fences = [f for f in stored.fences if f.topic == topic]
         view = stored.views.get(topic)
@@ -91,19 +96,30 @@ def _sources(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Chan
                 f"is read from the beginning of its {view.partitions} partitions",
             )
         else:
-            yield from _of_known(topic, view, fences, stored.starts)
+            yield from _of_known(view, fences, stored.starts, _position(topic, handled, stored))
+
+
+def _position(topic: str, handled: Mapping[str, RetryTopics], stored: Stored) -> str:
+    """The checkpoint that has the position of a topic, beside the topic's fences."""
+    if topic in handled:
+        return f"the checkpoint {stored.place}/source"
+    return f"the checkpoints {stored.place}/stage-NAME of the steps without state that read it"
 
 
 def _of_known(
-    topic: str, view: TopicView, fences: Sequence[FenceRow], starts: Mapping[TopicPartition, int]
+    view: TopicView,
+    fences: Sequence[FenceRow],
+    starts: Mapping[TopicPartition, int],
+    position: str,
 ) -> Iterable[Change]:
+    topic = fences[0].topic
     others = {f.topic_id for f in fences} - {view.topic_id, ""}
     if others and view.topic_id:
         yield Change(
             topic,
             f"was deleted and created again (id {min(others)} became {view.topic_id})",
-            "its offsets have another meaning: start under another pipeline name, or delete its "
-            "rows of kohort_fence to read it from its beginning",
+            "its offsets have another meaning: start under another pipeline name; or, to read it "
+            f"from its beginning, delete its rows of kohort_fence and {position}",
             refused=True,
         )
         return
@@ -120,7 +136,8 @@ def _of_known(
             topic,
             f"{sum(lost.values()):,} records were deleted before they were read",
             f"partitions {', '.join(map(str, sorted(lost)))}: retention was shorter than the "
-            "pause. Move their rows of kohort_fence to the log's start to continue without them",
+            "pause. To continue without them, move their rows of kohort_fence to the log's start "
+            f"and delete {position}",
             refused=True,
         )
 

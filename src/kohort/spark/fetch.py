@@ -230,10 +230,11 @@ def _without_deleted(
     if len(kept) < len(left):
         names = ", ".join(sorted({tp.topic for tp in left if tp not in kept}))
         if options.fail_on_data_loss:
-            raise DataLossError(
-                f"topic {names} was deleted while it was read. Take it out of the query's topics, "
-                "or say failOnDataLoss=false to continue without it"
+            remedy = options.loss_remedy or (
+                "Take it out of the query's topics, or say failOnDataLoss=false to continue "
+                "without it"
             )
+            raise DataLossError(f"topic {names} was deleted while it was read. {remedy}")
         log.warning("topic %s was deleted while it was read; continuing without it", names)
     return kept
 

@@ -94,13 +94,20 @@ def renewed(start: Position, ids: Mapping[str, str]) -> dict[str, tuple[str, str
     return {name: (old, new) for name, (old, new) in pairs.items() if old and new and old != new}
 
 
-def check_renewed(start: Position, ids: Mapping[str, str]) -> None:
-    """Raise DataLossError for a topic that was deleted and created again."""
+def check_renewed(start: Position, ids: Mapping[str, str], remedy: str = "") -> None:
+    """Raise DataLossError for a topic that was deleted and created again.
+
+    Args:
+        remedy: what the error advises; by default what any query can do.
+    """
+    remedy = remedy or (
+        "Start a new query with a new checkpoint, or say failOnDataLoss=false to read the new "
+        "topic from its beginning"
+    )
     for topic, (old, new) in renewed(start, ids).items():
         raise DataLossError(
             f"topic {topic} was deleted and created again ({old} became {new}) while it was read. "
-            "Start a new query with a new checkpoint, or say failOnDataLoss=false to read the new "
-            "topic from its beginning"
+            f"{remedy}"
         )
 
 

@@ -96,6 +96,7 @@ KNOWN: Final = (
     "topicPriorities",
     "alignWithin",
     "rowFormats",
+    "lossRemedy",
     *FORMAT_OPTIONS,
 )
 _SPARKS_OWN: Final = frozenset(
@@ -162,6 +163,8 @@ class SourceOptions:
     """No partition is read further than this past the oldest record that is next."""
     poll_timeout_ms: int = DEFAULT_POLL_TIMEOUT_MS
     fail_on_data_loss: bool = True
+    loss_remedy: str = ""
+    """What an error of lost records advises in a pipeline, which has no failOnDataLoss."""
     include_headers: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
@@ -258,6 +261,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         align_ms=_delay(found, "alignWithin"),
         poll_timeout_ms=(_int(found, "kafkaConsumer.pollTimeoutMs", 1) or DEFAULT_POLL_TIMEOUT_MS),
         fail_on_data_loss=_bool(found, "failOnDataLoss", True),
+        loss_remedy=found.get("lossRemedy", ""),
         include_headers=_bool(found, "includeHeaders", False),
         min_partitions=_int(found, "minPartitions", 1),
         max_records_per_partition=_int(found, "maxRecordsPerPartition", 1),

@@ -207,11 +207,14 @@ class Planner:
     def _next(self, start: Position, max_offsets: int | None) -> Position:
         self._check_topics(start.next)
         self._check_partitions(start.next)
-        began, ids = dict(start.began), {**start.ids, **self._ids()}
+        ids = {**start.ids, **self._ids()}
         origin = self._still_read(start)
         self._publish({at: self._past_markers(at, o) for at, o in origin.items()})
         recreated = renewed(start, ids)
-        fresh = [at for at in self._partitions() if at not in start.next or at[0] in recreated]
+        # Nothing is kept of a topic that was created again: it may have fewer partitions.
+        kept = {at: o for at, o in start.next.items() if at[0] not in recreated}
+        began = {at: o for at, o in start.began.items() if at[0] not in recreated}
+        fresh = [at for at in self._partitions() if at not in kept]
         if fresh:
             for at, offset in self._port.earliest(fresh).items():
                 self._forget(at)
@@ -230,7 +233,7 @@ class Planner:
         if self._should_wait(lag(origin, target)):
             return start
         end = self._admitted(origin, target, max_offsets)
-        offsets = {**start.next, **end}
+        offsets = {**kept, **end}
         if offsets == start.next:
             planned_ms = start.planned_ms  # nothing is new: Spark must see the same position
         else:
@@ -377,7 +380,7 @@ class Planner:
         """
         lenient = not self._options.fail_on_data_loss
         if not lenient:
-            check_renewed(start, self._ids())
+            check_renewed(start, self._ids(), self._options.loss_remedy)
         recreated = renewed(start, self._ids())
         there = set(self._partitions())
         rest = [at for at in start.next if at not in there]
@@ -404,9 +407,11 @@ class Planner:
         return at[0] in options.topics
 
     def _gone(self, gone: Iterable[TopicPartition]) -> DataLossError:
+        remedy = self._options.loss_remedy or (
+            "Take it out of the query's topics, or say failOnDataLoss=false to continue without it"
+        )
         return DataLossError(
-            f"{_listed(gone)}: the topic was deleted while this query read it. Take it out of the "
-            "query's topics, or say failOnDataLoss=false to continue without it"
+            f"{_listed(gone)}: the topic was deleted while this query read it. {remedy}"
         )
 
     def _note(self, what: str, partitions: Iterable[TopicPartition]) -> None:
@@ -574,10 +579,11 @@ class Planner:
             if not self._options.streaming:
                 raise ConfigError(f"{text}. Begin at {end} or before")
             if self._options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{text}. Begin at {end} or before, or say failOnDataLoss=false to wait for "
-                    f"record {offset}"
+                remedy = self._options.loss_remedy or (
+                    f"Begin at {end} or before, or say failOnDataLoss=false to wait for record "
+                    f"{offset}"
                 )
+                raise DataLossError(f"{text}. {remedy}")
             log.warning("%s; waiting for record %d", text, offset)
 
     def _check_loss(self, wanted: Mapping[TopicPartition, int]) -> None:
@@ -590,7 +596,10 @@ class Planner:
                 f"{start}: retention, or they were deleted)"
             )
             if self._options.fail_on_data_loss:
-                raise DataLossError(f"{text}. To continue without them, say failOnDataLoss=false")
+                remedy = self._options.loss_remedy or (
+                    "To continue without them, say failOnDataLoss=false"
+                )
+                raise DataLossError(f"{text}. {remedy}")
             log.warning("%s; continuing without them", text)
 
 

@@ -10,7 +10,8 @@ Rules (spec 6.3; invariant X6):
   nothing; without that of a stateful stage nothing is started.
 - Nothing in Spark restarts a query. A cause that may pass (a broker away, a database locked, a
   worker killed) is restarted with back-off; anything else is raised at once, with the traceback of
-  the Python process in which it happened.
+  the Python process in which it happened. Restarts that follow each other are bounded; a minute
+  without a failure ends such a row only if something was done, or there was nothing to do.
 - One driver a checkpoint: a lock, and a wait for the JVM of a driver that was killed.
 """
 
@@ -158,6 +159,9 @@ class Supervisor:
         self._waiting: list[Stage] = []
         self._passed: dict[TopicPartition, int] = {}
         self._next_vacuum = 0.0
+        self._reached: Mapping[TopicPartition, int] | None = None
+        self._advanced = False
+        """Whether the queries have got further since they started, or had nothing to do."""
 
     def run(
         self,
@@ -223,7 +227,7 @@ class Supervisor:
     ) -> Progress:
         failures = 0
         while True:
-            began = time.monotonic()
+            began, self._advanced = time.monotonic(), False
             queries: list[Any] = []
             try:
                 self._check_replays(store)
@@ -246,7 +250,9 @@ class Supervisor:
                     raise
             finally:
                 self._end(queries)
-            failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
+            # a batch may need minutes to fail, again and again
+            steady = self._advanced and time.monotonic() - began > STEADY_S
+            failures = 1 if steady else failures + 1
             if failures > self._max_restarts:
                 raise cause
             pause = min(MAX_BACKOFF_S, 0.5 * 2**failures)
@@ -447,6 +453,7 @@ class Supervisor:
             "group.id": pipeline.group,
             "minPartitions": str(default_parallelism(spark)),
             "clockSkewMs": str(pipeline.skew_ms),
+            "lossRemedy": "`kohort pipeline diff` says how to continue",
         }
         if pipeline.max_offsets_per_trigger is None:
             options |= BATCHES
@@ -493,6 +500,7 @@ class Supervisor:
             if now >= next_measure or not running or stopping:
                 progress = measure(self._pipeline, store, port, self._forwarded)
                 spent = time.monotonic() - now
+                self._note_progress(progress)
                 ending = mode == "until_idle" and complete and progress.ending
                 next_measure = now + (
                     PROGRESS_S if ending else max(PROGRESS_S, PROGRESS_COST * spent)
@@ -503,6 +511,12 @@ class Supervisor:
                 if not running or stopping or (idle and all(map(waits, queries))):
                     return progress
             time.sleep(WATCH_S)
+
+    def _note_progress(self, progress: Progress) -> None:
+        """Note whether the queries get further, or have nothing to do."""
+        moved = progress.next_offsets != self._reached
+        self._reached = progress.next_offsets
+        self._advanced = self._advanced or moved or progress.drained
 
 
 def check_waiting(pipeline: Runnable, store: Store) -> None:
@@ -557,6 +571,7 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         views,
         port.earliest(there) if there else {},
         {} if is_url(place) else _checkpoints(LocalFiles(Path(place))),
+        place,
     )
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import traceback
 from collections.abc import Sequence
+from decimal import InvalidOperation
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.retry.classify import Permanent, RetryAfter, Temporary
 from kohort.spark.dataframes.isolating import (
     WORKER_KILLED,
     RowFailure,
@@ -66,13 +72,6 @@ REFUSED = _raising(
             ),
             RowFailure(False, "HTTPError", "503"),
         ),
-        (
-            UDF.replace(
-                "ZeroDivisionError: division by zero",
-                "kohort.retry.classify.Temporary: geocoder_down",
-            ),
-            RowFailure(False, "geocoder_down", "geocoder_down"),
-        ),
         (_raising("TimeoutError"), RowFailure(False, "TimeoutError", "")),
         (_raising("AssertionError"), RowFailure(True, "AssertionError", "")),
         (_raising("league.GeocoderDown"), RowFailure(False, "GeocoderDown", "")),
@@ -104,6 +103,58 @@ def test_a_records_failure_is_told_from_other_trouble(
     assert row_failure(text) == failure
 
 
+class BadRow(ValueError):
+    pass
+
+
+class BadCity(Permanent):
+    pass
+
+
+class GatewayDown(ValueError, ConnectionError):
+    """As `requests.exceptions` has them."""
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (BadRow("row 7"), RowFailure(True, "BadRow", "row 7")),
+        (GatewayDown("502"), RowFailure(False, "GatewayDown", "502")),
+        (json.JSONDecodeError("no", "x", 0), RowFailure(True, "JSONDecodeError", "no: line 1")),
+        (InvalidOperation("x"), RowFailure(True, "InvalidOperation", "x")),
+        (Temporary("geocoder_down"), RowFailure(False, "geocoder_down", "geocoder_down")),
+        (
+            Temporary("customer_unknown", "eve is not a customer"),
+            RowFailure(False, "customer_unknown", "eve is not a customer"),
+        ),
+        (
+            Permanent("bad_price", "of order 17\nis -3"),
+            RowFailure(True, "bad_price", "of order 17"),
+        ),
+        (RetryAfter("45m", "closed", "until noon"), RowFailure(False, "closed", "until noon")),
+        (BadCity("no_city"), RowFailure(True, "no_city", "no_city")),
+    ],
+)
+def test_an_exception_is_judged_by_its_class_and_what_it_states(
+    error: Exception, failure: RowFailure
+) -> None:
+    """Bad data went through every retry topic, and a reason was made of each message."""
+    found = row_failure(_raising("".join(traceback.format_exception_only(error))))
+    assert found is not None
+    assert (found.permanent, found.reason) == (failure.permanent, failure.reason)
+    assert found.message.startswith(failure.message)
+
+
+def test_a_class_of_the_script_that_runs_has_no_module_in_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad = type("BadScore", (ValueError,), {"__module__": "__main__"})
+    script = SimpleNamespace(BadScore=bad, KeyError=ConnectionError)
+    monkeypatch.setitem(sys.modules, "__main__", script)  # type: ignore[arg-type]
+    assert row_failure(_raising("BadScore: -3")) == RowFailure(True, "BadScore", "-3")
+    assert row_failure(_raising("KeyError: 'x'")) == RowFailure(True, "KeyError", "'x'")
+
+
 GROUP = """[UDF_USER_CODE.PYTHON] An exception was thrown from the Python worker.
   + Exception Group Traceback (most recent call last):
   |   File "/jobs/league.py", line 7, in per_goal
@@ -133,8 +184,8 @@ def test_an_ordinary_line_of_a_traceback_is_no_exception(text: str) -> None:
     ("text", "passes"),
     [
         (_raising("TimeoutError"), True),
-        (_raising("kohort.retry.classify.Temporary: geocoder_down"), True),
-        (_raising("kohort.retry.classify.Permanent: no"), False),
+        (_raising("".join(traceback.format_exception_only(Temporary("geocoder_down")))), True),
+        (_raising("".join(traceback.format_exception_only(Permanent("no")))), False),
         (_raising("kohort.retry.store.ConstraintError: value too long"), False),
         (UDF, False),
         ("something else", False),

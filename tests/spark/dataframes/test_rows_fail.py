@@ -16,7 +16,7 @@ import pytest
 
 from kohort import Admin, NewTopic, Producer
 from kohort.retry.copies import is_stub
-from kohort.spark import Pipeline
+from kohort.spark import Permanent, Pipeline
 from kohort.spark.dataframes.graph import intermediate_topic
 from kohort.spark.dataframes.isolating import culprits
 from kohort.spark.dataframes.trials import failing_records
@@ -51,12 +51,17 @@ def made(cluster: Cluster, topic: Callable[..., str], tmp_path: Path) -> tuple[P
 
     p.source(name, name="rows", format="text")
 
+    class Uneven(Permanent):
+        pass
+
     @F.udf("double")
     def part(number):  # with hints Spark would look for a vectorised function, and warn
         if number == 13:
             import os
 
             os._exit(1)
+        if number == 7:
+            raise Uneven("uneven", "7 parts are uneven")
         return 10 / number
 
     @p.table("rows")
@@ -89,11 +94,16 @@ def test_an_exception_a_cast_and_a_constraint_fail_their_rows(
 ) -> None:
     """Each becomes a dead letter with its reason, and its neighbours are loaded."""
     p, name = made
-    values = ["1", "2", "0", "4", "many", "6", "99", "8"]
+    values = ["1", "2", "0", "4", "many", "6", "99", "8", "7"]
     produce(name, *((i % 2, None, v.encode()) for i, v in enumerate(values)))
     p.run("available_now", spark=spark, max_restarts=0)
     assert loaded(p) == [1, 2, 4, 6, 8]
-    assert reasons(p) == {"CAST_INVALID_INPUT": 1, "ZeroDivisionError": 1, "constraint_violated": 1}
+    assert reasons(p) == {
+        "CAST_INVALID_INPUT": 1,
+        "ZeroDivisionError": 1,
+        "constraint_violated": 1,
+        "uneven": 1,
+    }
 
 
 @pytest.mark.extended

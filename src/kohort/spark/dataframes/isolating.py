@@ -5,6 +5,9 @@ Rules (spec 6.5):
   whole job. The batch's input is then computed by halves, into nothing, until single records are
   left that fail by themselves. Spark tries each task four times, so a record that kills its worker
   has killed it four times.
+- Spark hands on the text of a traceback. An exception states there itself what it is, by a note
+  (`HandlerError`), or is judged by its class, as the driver knows it; a class that only the worker
+  has is temporary.
 - A temporary failure of no single record (it has passed, or too many fail) restarts the query.
 - What fails only together with others, and trouble that is not a record's (the broker, the
   database, a lost executor), is raised unchanged.
@@ -14,13 +17,13 @@ Rules (spec 6.5):
 
 from __future__ import annotations
 
-import builtins
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kohort.retry.classify import PROGRAM_OR_DATA
+from kohort.retry.classify import is_permanent
 from kohort.retry.store import ConstraintError
 
 MAX_CULPRITS: Final = 100
@@ -35,6 +38,10 @@ _CONNECTION_REFUSED: Final = re.compile(r"Connection ?Refused")
 _PYTHON: Final = re.compile(
     r"^(?:(?P<module>[\w.<>]+)\.)?(?P<name>[A-Za-z_]\w*)(?:: ?(?P<text>.*))?$"
 )
+_STATED: Final = re.compile(
+    r"^(?P<kind>permanent|temporary) failure: (?P<reason>[\w.:-]+)$", re.MULTILINE
+)
+"""The note of a `HandlerError`."""
 _CONDITION: Final = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]+)\] (?P<text>.*)")
 _STATE: Final = re.compile(r"SQLSTATE: (?P<state>\w{5})")
 _DATA_EXCEPTION: Final = "22"
@@ -79,7 +86,12 @@ def row_failure(text: str) -> RowFailure | None:
         return RowFailure(True, WORKER_KILLED, "the Python worker died, at every try")
     raised = _PYTHON.match(_raised(text))
     if raised is not None:
-        return _of_python(raised["module"] or "", raised["name"], raised["text"] or "")
+        name, message = raised["name"], raised["text"] or ""
+        stated = _STATED.search(_last_traceback(text))
+        if stated is not None:
+            return RowFailure(stated["kind"] == "permanent", stated["reason"], message)
+        kind = _loaded(raised["module"], name)
+        return RowFailure(kind is not None and is_permanent(kind), name, message)
     found = _CONDITION.search(text)
     if found is None or _CONNECTION_REFUSED.search(text):
         return None
@@ -149,18 +161,19 @@ def halves(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
 
 def _raised(text: str) -> str:
     """The last line of the last Python traceback in a text: the exception itself."""
+    lines = _last_traceback(text).splitlines()[1:]
+    return next((line for line in lines if line and not line[0].isspace()), "")
+
+
+def _last_traceback(text: str) -> str:
     _, found, trace = text.rpartition("Traceback (most recent call last):")
-    if not found:
-        return ""
-    lines = (line for line in trace.splitlines()[1:] if line and not line[0].isspace())
-    return next(lines, "")
+    return trace if found else ""
 
 
-def _of_python(module: str, name: str, text: str) -> RowFailure:
-    if module == _HANDLER_ERRORS:
-        return RowFailure(name in {"Permanent", "Fatal"}, text or name, text)
-    kind: object = getattr(builtins, name, None)
-    if not isinstance(kind, type):
-        return RowFailure(False, name, text)
-    ours = issubclass(kind, PROGRAM_OR_DATA) and not issubclass(kind, OSError)
-    return RowFailure(ours, name, text)
+def _loaded(module: str | None, name: str) -> type[BaseException] | None:
+    """The class of an exception, where the driver has it. Nothing is imported: a text names it."""
+    for place in (module,) if module else ("__main__", "builtins"):  # a traceback omits these two
+        kind = getattr(sys.modules.get(place), name, None)
+        if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == place:
+            return kind
+    return None

@@ -9,6 +9,8 @@ Rules:
 - A topic that was deleted and created again is read from its beginning; the old rows are dropped.
 - A later record of a key replaces the earlier one; a null value removes it. Records without a key
   are all kept, and the latest row of the reference's key columns wins.
+- In a partition the later offset is later, between partitions the timestamp decides: so a restart,
+  which reads the partitions in any order, finds the rows that were there before it.
 - A reference is bounded, and too many rows are an error: driver and every task hold it.
 - Values that do not decode are left out, and counted in a warning once a refresh.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +31,7 @@ from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.consumer import Consumer
 from kohort.errors import ConfigError, DataLossError, KafkaTimeoutError
+from kohort.records import Record
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.offset_queries import TopicView
 from kohort.setting_keys import plain
@@ -42,6 +45,18 @@ POLL_S: Final = 1.0
 SILENT_POLLS: Final = 30
 _SEQUENCE: Final = "_kohort_sequence"
 Key = bytes | tuple[int, int]
+Stamp = tuple[int, int, int]
+"""A time, a partition, an offset: the order of records, in which they need not be read."""
+
+
+class _Row(NamedTuple):
+    stamp: Stamp
+    key: bytes | None
+    value: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value)
 
 
 class ReferenceTable:
@@ -62,8 +77,12 @@ class ReferenceTable:
         self._port: ClusterPort | None = None
         self._consumer: Consumer | None = None
         self._topic_id = ""
-        self._rows: dict[Key, tuple[bytes | None, bytes]] = {}
+        self._rows: dict[Key, _Row] = {}
         self._bytes = 0
+        self._removed: dict[Key, Stamp] = {}
+        """Keys that a refresh has removed; what it reads next may be older."""
+        self._times: dict[int, int] = {}
+        """The greatest timestamp of each partition: time never goes back in it."""
         self._frame: DataFrame | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -74,14 +93,19 @@ class ReferenceTable:
         return self._frame
 
     def close(self) -> None:
-        """Close the connections and forget the frame."""
-        self._frame = None
-        self._close_consumer()
+        """Close the connections and forget what was read."""
+        self._forget()
         if self._port is not None:
             self._port.close()
             self._port = None
 
-    def _close_consumer(self) -> None:
+    def _forget(self) -> None:
+        """Forget what was read: without its consumer the topic is read from its beginning."""
+        self._frame = None
+        self._rows.clear()
+        self._bytes = 0
+        self._removed.clear()
+        self._times.clear()
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -98,8 +122,7 @@ class ReferenceTable:
         while left := [tp for tp in partitions if consumer.position(tp) < ends[tp]]:
             page = consumer.poll(POLL_S)
             for record in page:
-                at = (record.partition, record.offset)
-                self._take(at if record.key is None else record.key, record.key, record.value)
+                self._take(record)
             changed = changed or bool(page)
             silent = 0 if page else silent + 1
             if silent > SILENT_POLLS:
@@ -107,6 +130,7 @@ class ReferenceTable:
                     f"reference {self.reference.name}: {left[0]} has records up to "
                     f"{ends[left[0]]}, but none came after {consumer.position(left[0])}"
                 )
+        self._removed.clear()
         return changed
 
     def _view(self) -> TopicView:
@@ -132,9 +156,7 @@ class ReferenceTable:
             self.reference.name,
             self.reference.topic,
         )
-        self._rows.clear()
-        self._bytes = 0
-        self._close_consumer()
+        self._forget()
         return True
 
     def _open(self, count: int) -> Consumer:
@@ -153,14 +175,23 @@ class ReferenceTable:
             self._consumer.assign([TopicPartition(topic, p) for p in range(count)])
         return self._consumer
 
-    def _take(self, at: Key, key: bytes | None, value: bytes | None) -> None:
-        old = self._rows.pop(at, None)
-        if old is not None:
-            self._bytes -= _size(*old)
-        if value is None:
+    def _take(self, record: Record) -> None:
+        """Let a record replace what is there of its key, unless that is later."""
+        stamp = self._stamp(record)
+        at = (record.partition, record.offset) if record.key is None else record.key
+        old = self._rows.get(at)
+        known = self._removed.get(at) if old is None else old.stamp
+        if known is not None and known > stamp:
             return
-        self._rows[at] = (key, value)  # a dict keeps the order in which rows came
-        self._bytes += _size(key, value)
+        self._removed.pop(at, None)
+        if old is not None:
+            del self._rows[at]
+            self._bytes -= old.size
+        if record.value is None:
+            self._removed[at] = stamp
+            return
+        self._rows[at] = row = _Row(stamp, record.key, record.value)
+        self._bytes += row.size
         if self._bytes > self.reference.max_bytes:
             raise ConfigError(
                 f"reference {self.reference.name}: topic {self.reference.topic} holds more than "
@@ -168,6 +199,13 @@ class ReferenceTable:
                 "driver and in every task: raise max_size=, or read the topic as a source and "
                 "join the two streams"
             )
+
+    def _stamp(self, record: Record) -> Stamp:
+        """The place of a record in the order of all. Called once a record, by rising offsets."""
+        partition = record.partition
+        time_ms = max(record.timestamp, self._times.get(partition, record.timestamp))
+        self._times[partition] = time_ms
+        return time_ms, partition, record.offset
 
     # The table
 
@@ -187,9 +225,10 @@ class ReferenceTable:
         return table.take(last.column(f"{_SEQUENCE}_max").combine_chunks())
 
     def _table(self) -> pa.Table:
-        """The values as columns, in the order in which they came, without those that do not fit."""
-        keys = pa.array([key for key, _ in self._rows.values()], pa.binary())
-        values = pa.array([value for _, value in self._rows.values()], pa.binary())
+        """The values as columns, from the earliest on, without those that do not decode."""
+        found = sorted(self._rows.values(), key=lambda row: row.stamp)
+        keys = pa.array([row.key for row in found], pa.binary())
+        values = pa.array([row.value for row in found], pa.binary())
         if self._decoder is not None:
             rows, errors = self._decoder.decode(values)
             columns = dict(zip(rows.type.names, rows.flatten(), strict=True))
@@ -210,7 +249,3 @@ class ReferenceTable:
             first[0],
         )
         return table.filter(errors.is_null())
-
-
-def _size(key: bytes | None, value: bytes) -> int:
-    return len(key or b"") + len(value)
