@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kohort.errors import UsageError
+from kohort.errors import ConfigError, UsageError
 from kohort.spark import Pipeline
 from kohort.testing import PipelineHarness
 
@@ -86,6 +86,53 @@ def test_an_advance_without_a_run_before_it_retries_what_is_due(spark: SparkSess
         harness.send("matches", {"team": "blues", "goals": 1})
         harness.advance("1h")
         assert [r.attempts for r in harness.retries()] == [2]
+
+
+@pytest.mark.spark
+@pytest.mark.extended
+@pytest.mark.timeout(600)
+def test_a_column_has_the_timestamps_of_a_topics_records(spark: SparkSession) -> None:
+    """Of rows that become JSON, with a key and without."""
+    p = Pipeline("played", store="sqlite:///unused.db", retries="none")
+    p.source("matches", schema="team STRING, at TIMESTAMP", event_time="at")
+
+    @p.topic("keyed", key="team", timestamp="at")
+    def keyed(matches: Any) -> Any:
+        return matches.select("team", "at")
+
+    @p.topic("unkeyed", timestamp="at")
+    def unkeyed(matches: Any) -> Any:
+        return matches.select("team", "at")
+
+    with PipelineHarness(p, spark=spark) as harness:
+        harness.send("matches", {"team": "reds", "at": "2026-05-01T18:00:00Z"})
+        harness.run()
+        for topic in ("keyed", "unkeyed"):
+            (record,) = harness.records(topic)
+            assert record.timestamp == 1_777_658_400_000
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timestamp": "when"}, "timestamp='when' of topic out is not a column of type TIMESTAMP"),
+        ({"timestamp": "team"}, "timestamp='team' of topic out is not a column of type TIMESTAMP"),
+        ({"key": "name"}, "key='name' of topic out is not a column; there are team"),
+    ],
+)
+def test_what_no_column_has_is_refused_before_anything_starts(
+    spark: SparkSession, options: dict[str, Any], message: str
+) -> None:
+    p = Pipeline("wrong", store="sqlite:///unused.db", retries="none")
+    p.source("matches", schema="team STRING")
+
+    @p.topic("out", **options)
+    def out(matches: Any) -> Any:
+        return matches.select("team")
+
+    with pytest.raises(ConfigError, match=message), PipelineHarness(p, spark=spark) as harness:
+        harness.run()
 
 
 @pytest.mark.spark

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -290,13 +290,19 @@ class PipelineStages:
         return self.spark.readStream.format("kohort").options(**options).load()
 
     def _most_bytes(self, stage: Stage, port: ClusterPort) -> dict[str, int]:
-        """How large a batch the topics take to which a stage copies failed records."""
-        if stage.stateful is not None:
-            return {}
-        bases = [self.pipeline.graph.sources[name].topic for name in stage.reads]
-        names = [self.pipeline.topics[base] for base in bases]
-        copied = [name for n in names for name in (*n.delays_ms, n.dead_letter)]
-        return most_bytes(port.describe(copied))
+        """How large a batch the topics take that a stage fills or copies failed records to."""
+        targets = [step.target for step in stage.targets]
+        written = [target.topic for target in targets if isinstance(target, TopicTarget)]
+        sizes: dict[str, int] = {}
+        if stage.stateful is None:
+            bases = [self.pipeline.graph.sources[name].topic for name in stage.reads]
+            names = [self.pipeline.topics[base] for base in bases]
+            copied = [name for n in names for name in (*n.delays_ms, n.dead_letter)]
+            sizes = most_bytes(port.describe(copied))
+        for topic in written:
+            with suppress(BrokerError):  # no right to ask, or no such topic: batches are not cut
+                sizes |= most_bytes(port.describe([topic]))
+        return sizes
 
     def _setting(self, stage: Stage, checkpoint: str, port: ClusterPort) -> StageSetting:
         pipeline, views = self.pipeline, port.topics()

@@ -109,6 +109,7 @@ _PASSES = re.compile(
 _BROKER_ERROR = re.compile(r"\b([A-Z][A-Z_]{4,}) \((-?\d+)\)")
 _NEVER_PASSES = re.compile(
     r"kohort\.errors\.(DataLossError|ConfigError|UsageError|ProtocolError|DecodeError)"
+    r"|\bRecordTooLargeError\b"
 )
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):.*", re.DOTALL)
 

@@ -383,6 +383,29 @@ def test_the_outbox_lives_until_the_transaction_has_ended(upserts: Query) -> Non
     assert store.query("SELECT count(*) FROM kohort_outbox") == [(0,)]
 
 
+def test_a_driver_that_was_paused_leaves_the_outbox_of_the_next_batch(upserts: Query) -> None:
+    """Another driver has committed that batch meanwhile, and may have to send it again."""
+    store, first = upserts.store, Batch("q", 0, "c1")
+    sent = [EncodedBatch("a", 0, 1, b"payload")]
+
+    def commit(batch: Batch, attempt: int) -> None:
+        batches = upserts.batches
+        list(kept(store, "q", attempt, iter(sent)))
+        staged = [upserts.stage((attempt, 1))]
+        written = Written(staged, outbox=[attempt], records={TopicPartition("a", 0): 1})
+        identity = Identity("kohort.spark.q", 5, attempt)
+        assert batches.commit(batch, batches.fence(), written, identity) == ""
+
+    commit(first, 7)
+    paused, upserts.batches = upserts.batches, upserts.again()
+    upserts.batches.ended(first)
+    commit(Batch("q", 1, "c1"), 8)
+    paused.ended(first)
+    stored = known(upserts.batches.fence())
+    assert (stored.ended, list(upserts.batches.outbox(stored.outbox))) == (False, sent)
+    paused.store.close()
+
+
 def test_a_commit_whose_answer_is_lost_is_looked_up(
     upserts: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +449,20 @@ def test_rows_that_break_a_constraint_are_kept_and_their_neighbours_loaded(url: 
     assert len(texts) == 4
     assert "check" in texts["input/3"].lower()
     assert query.store.query(HISTORY) == [(42, 38, 4)]
+    query.close()
+
+
+def test_rejected_rows_of_a_batch_whose_number_was_used_before_are_kept_too(url: str) -> None:
+    """A query begins anew behind what is there, as the error of a lost checkpoint advises: its
+    first rejected row broke the key of `kohort_rejected`, at each start."""
+    query = Query(url, ["k", "n"], CHECKED, on_violation="keep")
+    assert query.commit(query.stage((1, -1), (2, 2))) == ""
+    with query.store.transaction() as cursor:
+        cursor.execute("DELETE FROM kohort_batch_fence")
+    query.batch_id = -1
+    assert query.commit(query.stage((3, -3), (4, 4))) == ""
+    kept_rows = query.store.query("SELECT row_json FROM kohort_rejected ORDER BY number")
+    assert [json.loads(row)["k"] for (row,) in kept_rows] == [1, 3]
     query.close()
 
 

@@ -36,6 +36,7 @@ from kohort.spark.dataframes.graph import (
     Stage,
     Step,
     TableTarget,
+    TopicTarget,
     mode_of,
 )
 from kohort.spark.formats import RowFormat, ddl_of, types_of
@@ -98,6 +99,8 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
             _check_hidden(step, frame)
             check_narrow(frame, step.name)
             frame = passing(carried(frame, HIDDEN, step.name))
+        if isinstance(step.target, TopicTarget):
+            _check_topic(step, step.target, frame)
         frames[step.name] = _plain(spark, frame) if stateful[step.name] else frame
     rows = {name: visible(frame).schema for name, frame in frames.items()}
     return Analysis(graph.stages(stateful), values, rows)
@@ -195,6 +198,25 @@ def _check_behind(step: Step, stateful: Step, frame: DataFrame) -> None:
             f"step {step.name}: {kind} sees only the rows of step {stateful.name} that one "
             f"micro-batch has changed. Give step {stateful.name} output_mode="
             f'"complete" and this one mode="replace", or query the table of step {stateful.name}'
+        )
+
+
+def _check_topic(step: Step, target: TopicTarget, frame: DataFrame) -> None:
+    """Refuse a key and timestamps that no column has: at the start, not at the first row."""
+    columns = visible(frame)
+    kinds = {f.name.lower(): f.dataType for f in columns.schema.fields}  # as Spark resolves names
+    there = ", ".join(columns.columns)
+    if missing := [name for name in target.key if name.lower() not in kinds]:
+        raise ConfigError(
+            f"step {step.name}: key={missing[0]!r} of topic {target.topic} is not a column; there "
+            f"are {there}"
+        )
+    timestamp = target.options.get("timestamp")
+    times = TimestampType | TimestampNTZType
+    if timestamp is not None and not isinstance(kinds.get(timestamp.lower()), times):
+        raise ConfigError(
+            f"step {step.name}: timestamp={timestamp!r} of topic {target.topic} is not a column of "
+            f"type TIMESTAMP; there are {there}"
         )
 
 

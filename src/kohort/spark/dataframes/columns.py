@@ -138,22 +138,24 @@ def source_partition() -> Column:
     return F.col(f"{ORIGIN}.partition")
 
 
-def as_records(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
+def as_records(frame: DataFrame, key: tuple[str, ...], timestamp: str | None = None) -> DataFrame:
     """Rows as records of a topic: its own `value` (and `key`), else JSON of all columns.
 
     Args:
         frame: rows, with or without hidden columns.
         key: the columns of which the record's key is made: one as text, several as JSON.
+        timestamp: the column with the records' timestamps, which stays beside the value.
     """
     shown = visible(frame)
     if "value" in shown.columns and not key:
         return shown
     value = F.to_json(F.struct(*map(quoted, shown.columns)), JSON_OPTIONS)
+    times = [] if timestamp is None else [F.col(quoted(timestamp)).alias(timestamp)]
     if not key:
-        return shown.select(value.alias("value"))
+        return shown.select(value.alias("value"), *times)
     first = F.col(quoted(key[0])).cast("string")
     whole = first if len(key) == 1 else F.to_json(F.struct(*map(quoted, key)))
-    return shown.select(whole.alias("key"), value.alias("value"))
+    return shown.select(whole.alias("key"), value.alias("value"), *times)
 
 
 def forwarded(frame: DataFrame) -> DataFrame:

@@ -428,8 +428,12 @@ class StageFunction:
         for step in filter(lambda step: is_filled(step.name), self._topic_steps):
             target = step.target
             assert isinstance(target, TopicTarget), "chosen so"
-            rows = output(step.name, "topic", lambda f, key=target.key: as_records(f, key))
-            parts.append(self._part(TopicOutput(target.topic, (), client, **target.options), rows))
+            times = target.options.get("timestamp")
+            rows = output(
+                step.name, "topic", lambda f, key=target.key, t=times: as_records(f, key, t)
+            )
+            options = {"batch_bytes": self._batch_bytes([target.topic]), **target.options}
+            parts.append(self._part(TopicOutput(target.topic, (), client, **options), rows))
         for topic, node in self._stage.forwarded_to(self._setting.pipeline).items():
             if not is_filled(node):
                 continue
@@ -439,10 +443,13 @@ class StageFunction:
 
     def _copies(self, rows: DataFrame) -> TopicPart:
         names = self._copy_topics()
-        most = [self._setting.spec.most_bytes.get(name, DEFAULT_BATCH_BYTES) for name in names]
-        batch_bytes = max(LEAST_BATCH_BYTES, min(DEFAULT_BATCH_BYTES, *most))
-        client = dict(self._setting.client)
+        client, batch_bytes = dict(self._setting.client), self._batch_bytes(names)
         return self._part(TopicOutput(None, tuple(names), client, batch_bytes=batch_bytes), rows)
+
+    def _batch_bytes(self, topics: Sequence[str]) -> int:
+        """The size of batches that each of these topics takes (`max.message.bytes`)."""
+        most = [self._setting.spec.most_bytes.get(name, DEFAULT_BATCH_BYTES) for name in topics]
+        return max(LEAST_BATCH_BYTES, min([DEFAULT_BATCH_BYTES, *most]))
 
     def _copy_topics(self) -> list[str]:
         retries = [name for t in self._retry_topics() for name in t.delays_ms]

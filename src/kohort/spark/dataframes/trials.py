@@ -101,7 +101,8 @@ class _Trial(NamedTuple):
 
 
 def _trial(target: TableTarget, row: dict[str, Any]) -> _Trial:
-    place = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
+    topic, partition, offset = (row.pop(name) for name in _PLACE.values())
+    place = (topic, partition, offset)
     deletes = target.deletes is not None and bool(row.pop(target.deletes))
     if deletes:
         return _Trial(place, _deletion(target, row), deletes)
@@ -154,7 +155,7 @@ def _refused(store: Store, spec: StageSpec, rows: DataFrame) -> dict[Place, RowF
                 half = part.num_rows // 2
                 parts += [part.slice(half), part.slice(0, half)]
                 continue
-            topic, partition, offset = (part.column(f"_{name}")[0].as_py() for name in _PLACE)
+            topic, partition, offset = (part.column(name)[0].as_py() for name in _PLACE.values())
             failure = RowFailure(True, CONSTRAINT_REASON, str(error))
             found[topic, partition, offset] = failure
             check_count(spec.output, len(found), failure.message)
@@ -178,11 +179,16 @@ def _copied(
     return None
 
 
-_PLACE = ("topic", "partition", "offset")
+_PLACE: Final = {
+    "topic": "_kohort_topic",
+    "partition": "_kohort_partition",
+    "offset": "_kohort_offset",
+}
+"""The fields of a row's place, and their columns beside the user's."""
 
 
 def _with_place(rows: DataFrame) -> DataFrame:
-    place = [F.col(f"{ORIGIN}.{name}").alias(f"_{name}") for name in _PLACE]
+    place = [F.col(f"{ORIGIN}.{field}").alias(name) for field, name in _PLACE.items()]
     return rows.select(*place, *visible(rows).columns)
 
 

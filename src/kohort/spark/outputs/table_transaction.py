@@ -270,14 +270,18 @@ class BatchStore:
         raise AssertionError("the last try returns or raises")
 
     def ended(self, batch: Batch) -> None:
-        """Note that the Kafka transaction of the fence is committed; drop its outbox."""
+        """Note that the Kafka transaction of the fence is committed; drop its outbox.
+
+        A driver that was paused comes here late: the outbox is that of the next batch by then.
+        """
         with self.store.transaction() as cursor:
-            cursor.execute(
+            is_current = cursor.execute(
                 "UPDATE kohort_batch_fence SET ended = 1 "
                 "WHERE query = ? AND batch_id = ? AND checkpoint = ?",
                 (self.query, batch.batch_id, batch.checkpoint),
             )
-            cursor.execute("DELETE FROM kohort_outbox WHERE query = ?", (self.query,))
+            if is_current:
+                cursor.execute("DELETE FROM kohort_outbox WHERE query = ?", (self.query,))
 
     def outbox(self, attempts: Sequence[int]) -> Iterable[EncodedBatch]:
         """The encoded batches of these attempts, in their order."""
@@ -429,12 +433,18 @@ class BatchStore:
         check_count(output.table, len(rejected), rejected[-1].message)
         if not callable(output.on_violation):
             at = (self.query, change.batch.batch_id, output.name)
+            # A query with a new checkpoint counts its batches from 0 again.
+            [(first,)] = cursor.query(
+                "SELECT COALESCE(MAX(number), -1) + 1 FROM kohort_rejected "
+                "WHERE query = ? AND batch_id = ? AND output = ?",
+                at,
+            )
             ascii_only = not self._holds_unicode()
             cursor.execute_many(
                 "INSERT INTO kohort_rejected VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
                     (*at, number, as_json(dict(r.row), ascii_only), r.message, change.now_ms)
-                    for number, r in enumerate(rejected)
+                    for number, r in enumerate(rejected, start=first)
                 ],
             )
             return
