@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kohort.records import Record
 from kohort.spark import Pipeline, reconcile
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def test_a_reference_leaves_out_what_does_not_decode(
     for number, value in enumerate(
         [b'{"item": "a", "price": 1}', b"bad", b'{"item": "a", "price": 2}', b'{"item": 1}']
     ):
-        table._take((0, number), None, value)
+        table._take(Record("t", 0, number, value=value))
     with caplog.at_level("WARNING", "kohort.spark"):
         rows = local_frame(spark, table._latest()).collect()
     assert [tuple(row) for row in rows] == [("a", 2)]
