@@ -80,8 +80,8 @@ class Cities:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         cluster.create_topic("teams", partitions=2)
-        given = {"format": "json", "schema": "team STRING, city STRING"}
-        values = ValueFormat.of("teams", "teams", given)
+        options = {"format": "json", "schema": "team STRING, city STRING"}
+        values = ValueFormat.of("teams", "teams", options)
         assert values.decoded is not None
         self.rows = RowFormat.of(values.decoded)
         self.reference = Reference("teams", "teams", values, ("team",), 1 << 20)
