@@ -16,7 +16,7 @@ from kohort.errors import ConfigError
 
 NO_EFFECT: Final = {
     "groupIdPrefix": "Kohort creates no consumer group unless you set group.id",
-    "fetchOffset.numRetries": "offsets are asked for again until kafka.default.api.timeout.ms",
+    "fetchOffset.numRetries": "offset requests are retried until kafka.default.api.timeout.ms",
     "fetchOffset.retryIntervalMs": "the wait between two tries is kafka.retry.backoff.ms",
 }
 """Accepted, so that a query is carried over unchanged."""

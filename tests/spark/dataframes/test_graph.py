@@ -122,7 +122,7 @@ def test_rows_of_a_stateful_step_are_not_mixed_with_others() -> None:
         ("clean(matchs)", "step clean reads 'matchs', which is not there; matches, teams are"),
         ("clean(clean)", "in a circle: clean"),
         ("clean()", "has no parameters"),
-        ("matches(x)", "matches is there twice"),
+        ("matches(x)", "the name matches is used twice"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(code: str, message: str) -> None:
