@@ -55,6 +55,7 @@ def test_the_cause_is_shown_without_the_jvm() -> None:
         ("kohort.errors.BrokerError: TOPIC_AUTHORIZATION_FAILED (29)", False),
         ("Python worker exited unexpectedly (crashed)", True),
         ("kohort.spark.outputs.protocol.BatchFailedError: q, batch 3 was given up", True),
+        ("BatchFailedError: q was given up after 3 rounds: RecordTooLargeError: t-0", False),
         ("ZeroDivisionError: division by zero", False),
         ("kohort.errors.DataLossError: x; caused by ConnectionFailedError", False),
         (TRACE, False),

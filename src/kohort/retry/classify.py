@@ -72,7 +72,7 @@ class HandlerError(KohortError):
         self.reason = clean_reason(reason)
         super().__init__(message or reason)
         kind = "permanent" if isinstance(self, Permanent) else "temporary"
-        self.add_note(f"{kind} failure: {self.reason}")  # all that a traceback of Spark's tells
+        self.add_note(f"{kind} failure: {self.reason}")  # Spark passes on the traceback alone
 
 
 class Permanent(HandlerError):

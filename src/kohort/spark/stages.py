@@ -58,7 +58,7 @@ _UNLIMITED: Final = str(2**31 - 1)
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 MOST_PARTITIONS_PER_CORE: Final = 16
 NO_OPTIONS: Final[Mapping[str, str]] = {}
-_OF_STATE: Final[Mapping[str, str]] = {
+_STATEFUL_OPTIONS: Final[Mapping[str, str]] = {
     "lossRemedy": "Rebuild the tables with a pipeline of another name (kohort pipeline replay)"
 }
 """The reader of a step that keeps state: without the rows that are gone, its state is wrong."""
@@ -259,7 +259,7 @@ class PipelineStages:
             return with_origin(self._read(topics, delays, self._row_formats(stage)), [*delays])
         rows = self.analysis.rows
         frames = {
-            name: taken_up(self._read([topic], {}, _OF_STATE), rows[name])
+            name: taken_up(self._read([topic], {}, _STATEFUL_OPTIONS), rows[name])
             for name, topic in zip(stage.reads, topics, strict=True)
         }
         return call(stage.stateful, frames)

@@ -242,7 +242,7 @@ def test_a_damaged_index_is_built_again_where_nothing_can_be_written(
 
 
 def test_a_log_is_opened_after_a_crash_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is to free space needs a broker that starts. The indexes are stored once there is
+    """The broker must start, so that space can be freed. The indexes are stored once there is
     room; until then a start after another crash reads the log again, or it would show what was
     aborted."""
     world = with_aborted_transactions()
@@ -262,8 +262,8 @@ def test_a_log_is_opened_after_a_crash_on_a_full_disk(monkeypatch: pytest.Monkey
             for segment in world.log.segments[:-1]:
                 segment.index.forget()
             with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-                world.log.index_rest()
-    world.log.index_rest()
+                world.log.write_missing_indexes()
+    world.log.write_missing_indexes()
     point = world.log.recovery_point
     assert point == world.log.end.offset
     world.log.close(clean=False)

@@ -77,7 +77,10 @@ def test_failfast_names_the_record() -> None:
         ({"valueFormat": "json"}, "needs valueSchema"),
         ({"valueSchema": "n INT"}, "needs valueFormat"),
         ({"mode": "PERMISSIVE"}, "give valueFormat"),
-        ({"valueFormat": "json", "valueSchema": "n INT", "mode": "DROPMALFORMED"}, "lose records silently"),
+        (
+            {"valueFormat": "json", "valueSchema": "n INT", "mode": "DROPMALFORMED"},
+            "lose records silently",
+        ),
         ({"valueFormat": "json", "valueSchema": "n INT", "mode": "x"}, "PERMISSIVE or FAILFAST"),
         ({"valueFormat": "json", "valueSchema": "n INT", "rangeMarkers": "true"}, "pipelines"),
         ({"valueFormat": "avro"}, "or schemaRegistry"),

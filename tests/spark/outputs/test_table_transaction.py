@@ -383,14 +383,19 @@ def test_the_outbox_lives_until_the_transaction_has_ended(upserts: Query) -> Non
     assert store.query("SELECT count(*) FROM kohort_outbox") == [(0,)]
 
 
-def test_a_driver_that_was_paused_leaves_the_outbox_of_the_next_batch(upserts: Query) -> None:
-    """Another driver has committed that batch meanwhile, and may have to send it again."""
+@pytest.mark.parametrize("late", ["before the commit", "after the commit"])
+def test_a_driver_that_was_paused_leaves_the_outbox_of_the_next_batch(
+    upserts: Query, late: str
+) -> None:
+    """Another driver computes or has committed that batch, and may have to send it again."""
     store, first = upserts.store, Batch("q", 0, "c1")
     sent = [EncodedBatch("a", 0, 1, b"payload")]
 
-    def commit(batch: Batch, attempt: int) -> None:
+    def commit(batch: Batch, attempt: int, paused: BatchStore | None = None) -> None:
         batches = upserts.batches
         list(kept(store, "q", attempt, iter(sent)))
+        if paused is not None:
+            paused.ended(first)
         staged = [upserts.stage((attempt, 1))]
         written = Written(staged, outbox=[attempt], records={TopicPartition("a", 0): 1})
         identity = Identity("kohort.spark.q", 5, attempt)
@@ -399,8 +404,9 @@ def test_a_driver_that_was_paused_leaves_the_outbox_of_the_next_batch(upserts: Q
     commit(first, 7)
     paused, upserts.batches = upserts.batches, upserts.again()
     upserts.batches.ended(first)
-    commit(Batch("q", 1, "c1"), 8)
-    paused.ended(first)
+    commit(Batch("q", 1, "c1"), 8, paused if late == "before the commit" else None)
+    if late == "after the commit":
+        paused.ended(first)
     stored = known(upserts.batches.fence())
     assert (stored.ended, list(upserts.batches.outbox(stored.outbox))) == (False, sent)
     paused.store.close()

@@ -291,7 +291,7 @@ class _Recovery:
         return whole
 
     def _store_index(self, segment: Segment) -> None:
-        """Who is to free space on a full disk needs a broker that starts: it is stored later."""
+        """On a full disk the broker must start, so that space can be freed: write it later."""
         try:
             segment.index.write()
         except OSError as error:

@@ -441,7 +441,7 @@ class PartitionLog:
                 with suppress(OSError):  # a read needs no room on the disk
                     segment.index.write()  # else the next one builds it again
 
-    def index_rest(self) -> None:
+    def write_missing_indexes(self) -> None:
         """Write the indexes that found no room when the log was opened. Raises OSError."""
         while self.unindexed:
             segment = self.unindexed[0]
@@ -602,7 +602,7 @@ class PartitionLog:
         if self._epochs_unwritten:
             path = f"{self.directory}/{EPOCHS_FILE}"
             replace_file(self._files, path, self.epochs.encode(), durable=self._durable)
-        self.index_rest()
+        self.write_missing_indexes()
         if not active.index.on_disk and not active.index.is_short:
             active.index.write()
         if self.snapshot_at != active.next_offset and not (whole and active.index.is_short):

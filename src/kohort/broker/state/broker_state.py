@@ -366,7 +366,7 @@ class BrokerState:
         for partition in self.opened():
             if partition.log is not None and partition.log.unindexed:
                 with suppress(OSError):  # the disk is still full; the next checkpoint tries again
-                    partition.log.index_rest()
+                    partition.log.write_missing_indexes()
         try:
             self.directory.checkpoint(self._flushed(), self._log_starts())
         except OSError as error:

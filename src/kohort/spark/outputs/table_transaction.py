@@ -272,16 +272,18 @@ class BatchStore:
     def ended(self, batch: Batch) -> None:
         """Note that the Kafka transaction of the fence is committed; drop its outbox.
 
-        A driver that was paused comes here late: the outbox is that of the next batch by then.
+        A driver that was paused comes here late. The outbox then has attempts of the next batch,
+        which stay.
         """
+        fence = "WHERE query = ? AND batch_id = ? AND checkpoint = ?"
+        at = (self.query, batch.batch_id, batch.checkpoint)
         with self.store.transaction() as cursor:
-            is_current = cursor.execute(
-                "UPDATE kohort_batch_fence SET ended = 1 "
-                "WHERE query = ? AND batch_id = ? AND checkpoint = ?",
-                (self.query, batch.batch_id, batch.checkpoint),
+            rows = cursor.query(f"SELECT outbox FROM kohort_batch_fence {fence}", at)
+            cursor.execute(f"UPDATE kohort_batch_fence SET ended = 1 {fence}", at)
+            cursor.execute_many(
+                "DELETE FROM kohort_outbox WHERE query = ? AND attempt = ?",
+                [(self.query, attempt) for (outbox,) in rows for attempt in json.loads(outbox)],
             )
-            if is_current:
-                cursor.execute("DELETE FROM kohort_outbox WHERE query = ?", (self.query,))
 
     def outbox(self, attempts: Sequence[int]) -> Iterable[EncodedBatch]:
         """The encoded batches of these attempts, in their order."""
@@ -312,6 +314,7 @@ class BatchStore:
         try:
             with self.store.transaction() as cursor:
                 self._move_fence(cursor, change)
+                self._drop_failed_attempts(cursor, written)
                 for merge in self.merges:
                     self._merge(cursor, change, merge)
                 self._keep_topics(cursor, change)
@@ -330,6 +333,14 @@ class BatchStore:
                 self._name_doubled(batch, written)
             raise
         return ""
+
+    def _drop_failed_attempts(self, cursor: Cursor, written: Written) -> None:
+        """Nothing sends what attempts without a part in the batch left in the outbox."""
+        marks = ", ".join("?" * len(written.outbox))
+        others = f" AND attempt NOT IN ({marks})" if marks else ""
+        cursor.execute(
+            f"DELETE FROM kohort_outbox WHERE query = ?{others}", (self.query, *written.outbox)
+        )
 
     def _name_doubled(self, batch: Batch, written: Written) -> None:
         """Raise the error that names the key which the database has met twice."""

@@ -400,7 +400,7 @@ def test_a_refusal_ahead_waits_until_what_is_before_it_has_been_read(error: int)
 
 
 def test_a_partition_without_a_right_goes_on_once_it_is_there() -> None:
-    """C8: as in Java, a right that is missing for a moment stops nothing for good."""
+    """C8: as in Java, a right that is missing for a moment does not stop the partition."""
     world = World(1)
     position = world.positions.get(world.tps[0])
     denied = world.result(0, b"", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
