@@ -446,3 +446,35 @@ def test_a_large_row_reaches_a_step_that_keeps_state(
         assert store.query("SELECT team, count FROM counts") == [("reds", 1)]
     finally:
         store.close()
+
+
+def test_a_topic_with_a_small_limit_takes_many_small_rows(
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """Its batches follow `max.message.bytes`; they had up to 512 KiB whatever the topic takes."""
+    name = topic(name="rows", partitions=1)
+    out = f"{name}-out"
+    cluster.create_topic(out, partitions=1, config={"max.message.bytes": "20000"})
+    p = Pipeline(
+        f"p-{name}",
+        store=f"sqlite:///{tmp_path / 'db.sqlite'}",
+        retries="none",
+        bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint",
+        trigger="50ms",
+    )
+    p.source(name, name="rows", format="text")
+
+    @p.topic(out)
+    def copied(rows: Any) -> Any:
+        return rows.select("value")
+
+    texts = random.Random(1)
+    values = [base64.b64encode(texts.randbytes(150)) for _ in range(400)]
+    produce(name, *((0, None, value) for value in values))
+    p.run("available_now", spark=spark, max_restarts=0)
+    assert [record.value for record in read_committed(cluster.bootstrap, out, 1)] == values
